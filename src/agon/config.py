@@ -1,0 +1,428 @@
+"""Every setting of a run, documented where it stands.
+
+A recipe is a TOML file whose tables are the sections below. Unknown keys are errors, values are
+frozen after loading, and combinations that cannot work fail here, by name, before anything is
+loaded. Each field carries the source of its default:
+
+    PAPER     the method's publication states it
+    INFERRED  the publication does not; chosen to agree with what it does state
+    OURS      our choice
+
+A recipe tags the values that it sets itself in its table `[sources]`.
+This module reads no data and loads no model: that is `preflight`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PAPER, INFERRED, OURS = "paper", "inferred", "ours"
+SOURCES = (PAPER, INFERRED, OURS)
+
+
+class Section(BaseModel):
+    """A table of a recipe: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ModelConfig(Section):
+    """The frozen base."""
+
+    name_or_path: Annotated[str, OURS] = "embedded"
+    """A local folder, a hub name, or `embedded` for the small model inside the package."""
+
+    revision: Annotated[str | None, OURS] = None
+    """Hub revision (branch, tag or commit); null takes the default branch."""
+
+    dtype: Annotated[Literal["float32", "bfloat16", "float16", "auto"], OURS] = "float32"
+    """Type of the base's weights; adapters are always float32. `auto` keeps the checkpoint's."""
+
+    attention: Annotated[Literal["sdpa", "eager", "flash_attention_2"], OURS] = "sdpa"
+    """Attention implementation of transformers."""
+
+    trust_remote_code: Annotated[bool, OURS] = False
+    """Whether code from the model's repository may run. Never needed for supported models."""
+
+    chat_template_kwargs: Annotated[dict[str, Any], OURS] = Field(default_factory=dict)
+    """Arguments for the tokenizer's chat template, such as `enable_thinking = true`."""
+
+
+class AdapterConfig(Section):
+    """The policies: LoRA adapters over the base."""
+
+    rank: Annotated[int, PAPER] = Field(16, ge=1)
+    """LoRA rank."""
+
+    alpha: Annotated[float, INFERRED] = Field(32.0, gt=0)
+    """LoRA alpha; the update is scaled by alpha / rank."""
+
+    target_modules: Annotated[Literal["all-linear"] | tuple[str, ...], INFERRED] = "all-linear"
+    """Modules that get an adapter; `all-linear` is every linear layer but the head."""
+
+    start_scale: Annotated[float, OURS] = Field(2e-3, ge=0)
+    """Standard deviation of b's initial lora_B. `a` starts at zero, so `b` starts near the base
+    but apart from `a`; 0 starts both as the base. The default gives a mean token KL from the
+    base between 1e-4 and 1e-2 on the embedded model (tests/test_policies.py)."""
+
+    warm_a: Annotated[str | None, OURS] = None
+    """PEFT folder that `a` starts from, instead of its fresh start."""
+
+    warm_b: Annotated[str | None, OURS] = None
+    """PEFT folder that `b` starts from."""
+
+
+class GameConfig(Section):
+    """Who plays, what is passed on, and who swaps."""
+
+    policies: Annotated[Literal[1, 2], PAPER] = 2
+    """How many adapters are trained: one plays both roles, two play against each other."""
+
+    exchange: Annotated[Literal["none", "paired", "hidden", "shuffled", "filler"], PAPER] = "paired"
+    """What the challenger's prompt holds. `none`: there is no second stage. `paired`: the summary
+    of its own rival draft. `hidden`: nothing, the plain draft prompt byte for byte. `shuffled`:
+    the summary of a draft of another problem. `filler`: a fixed text of the summary's length."""
+
+    rotate: Annotated[bool, PAPER] = True
+    """Whether the two adapters swap roles at every step."""
+
+    max_summary_tokens: Annotated[int, INFERRED] = Field(512, ge=1)
+    """Tokens of a summary that are passed on; longer ones are cut."""
+
+    filler: Annotated[str, OURS] = "The quick brown fox jumps over the lazy dog. "
+    """Text that `exchange = "filler"` repeats to the summary's token length."""
+
+    @property
+    def second_stage(self) -> bool:
+        """Whether there are challenges."""
+        return self.exchange != "none"
+
+
+class RewardConfig(Section):
+    """The reward equations' settings; `rewards.py` has the equations."""
+
+    credit: Annotated[Literal["correctness", "conversion", "margin"], PAPER] = "conversion"
+    """The challenger's credit: its own correctness alone; plus a bonus where it is right and its
+    rival wrong; or the margin 3c(b) - c(a)."""
+
+    rival: Annotated[Literal["paired", "shared"], PAPER] = "paired"
+    """Which draft the credit is computed against: the rollout's own a_i, or a_1 for the group."""
+
+    format_weight: Annotated[float, PAPER] = Field(0.5, ge=0)
+    """lambda, the weight of the format score."""
+
+    tiebreak: Annotated[float, PAPER] = Field(0.0, ge=0)
+    """gamma, paid where both are right and the challenger is strictly shorter (paper: 0.5 where
+    the tiebreak is asked for)."""
+
+    length_penalty: Annotated[float, OURS] = Field(0.0, ge=0)
+    """kappa: the reward loses kappa * tokens / max_new_tokens."""
+
+
+class SamplingConfig(Section):
+    """How rollouts are sampled in training. The distribution is never truncated."""
+
+    group_size: Annotated[int, PAPER] = Field(8, ge=2)
+    """N, rollouts of one problem in one role."""
+
+    max_new_tokens: Annotated[int, OURS] = Field(128, ge=1)
+    """Completion limit in tokens, the end-of-turn token included."""
+
+    temperature: Annotated[float, INFERRED] = Field(1.0, gt=0)
+    """Sampling temperature; log-probabilities are those of the tempered distribution."""
+
+    slots: Annotated[int, OURS] = Field(256, ge=1)
+    """Most rows that decode at once; bounds the KV cache."""
+
+
+class ObjectiveConfig(Section):
+    """The GRPO surrogate; `objective.py` has the equation."""
+
+    aggregation: Annotated[Literal["dapo", "grpo", "dr_grpo"], INFERRED] = "dapo"
+    """Normaliser of a role's stream: its scored completion tokens; rows, each averaged over its
+    tokens; or rows times the completion limit."""
+
+    scale_rewards: Annotated[bool, INFERRED] = True
+    """Whether advantages are divided by the group's standard deviation."""
+
+    clip: Annotated[float, INFERRED] = Field(0.2, gt=0, lt=1)
+    """epsilon of the clipped ratio."""
+
+    updates_per_step: Annotated[int, INFERRED] = Field(1, ge=1)
+    """mu, optimizer steps of each adapter on one step's rollouts."""
+
+    beta: Annotated[float, INFERRED] = Field(0.0, ge=0)
+    """Weight of the KL penalty from the base (adapters off)."""
+
+
+class OptimizerConfig(Section):
+    """AdamW, one for each adapter."""
+
+    learning_rate: Annotated[float, PAPER] = Field(5e-5, gt=0)
+    """Peak rate."""
+
+    warmup: Annotated[float, PAPER] = Field(0.1, ge=0, le=1)
+    """Share of the steps with a linearly rising rate; it falls linearly to zero after them."""
+
+    betas: Annotated[tuple[float, float], OURS] = (0.9, 0.999)
+    """AdamW's decay rates."""
+
+    weight_decay: Annotated[float, OURS] = Field(0.0, ge=0)
+    """AdamW's weight decay."""
+
+    clip_norm: Annotated[float, OURS] = Field(1.0, gt=0)
+    """Largest gradient norm of one adapter."""
+
+
+class TrainingConfig(Section):
+    """The loop."""
+
+    steps: Annotated[int | None, PAPER] = Field(None, ge=1)
+    """Optimizer steps of every adapter; null is one pass over the training problems."""
+
+    problems_per_step: Annotated[int, OURS] = Field(16, ge=1)
+    """P, problems of one step."""
+
+    microbatch_tokens: Annotated[int, OURS] = Field(16_384, ge=1)
+    """Padded tokens of one forward and backward pass; a longer row runs alone."""
+
+    gradient_checkpointing: Annotated[bool, OURS] = False
+    """Whether activations are recomputed in the backward pass, to save memory."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], OURS] = "auto"
+    """Where to train; `auto` takes a GPU when there is one."""
+
+    threads: Annotated[int | None, OURS] = Field(None, ge=1)
+    """CPU threads of torch; null leaves its own choice."""
+
+
+class TaskConfig(Section):
+    """The data set."""
+
+    name: Annotated[Literal["countdown", "gsm8k", "math500", "deepmath"], OURS] = "countdown"
+    """Which task."""
+
+    path: Annotated[str | None, OURS] = None
+    """Local file or folder in the hub data set's schema; null asks the hub. Countdown is
+    generated and takes no path."""
+
+    limit: Annotated[int | None, OURS] = Field(None, ge=1)
+    """At most so many training problems, the first of the seeded order; null is all."""
+
+    min_difficulty: Annotated[float | None, PAPER] = None
+    """Lowest difficulty kept (deepmath)."""
+
+    max_difficulty: Annotated[float | None, PAPER] = None
+    """Highest difficulty kept (deepmath)."""
+
+    drop_binary: Annotated[bool, PAPER] = True
+    """Whether problems with a yes, no, true or false answer are dropped (deepmath)."""
+
+    dev_problems: Annotated[int, PAPER] = Field(300, ge=1)
+    """Problems held out for dev where the data set has no such split (deepmath, gsm8k)."""
+
+    test_problems: Annotated[int, PAPER] = Field(300, ge=1)
+    """Problems held out for test where the data set has no such split (deepmath)."""
+
+
+class VerifierConfig(Section):
+    """Limits of the worker processes that judge mathematics."""
+
+    workers: Annotated[int, OURS] = Field(2, ge=1)
+    """Worker processes."""
+
+    seconds: Annotated[float, OURS] = Field(5.0, gt=0)
+    """Longest time of one check, counted from its start, before the worker is killed."""
+
+    memory_mib: Annotated[int, OURS] = Field(1024, ge=128)
+    """Memory that a worker may take, MiB."""
+
+
+class EvaluationConfig(Section):
+    """Evaluation on dev during training."""
+
+    every: Annotated[int, OURS] = Field(25, ge=0)
+    """Steps between evaluations; 0 turns them off. There is one before the first step too."""
+
+    problems: Annotated[int, OURS] = Field(128, ge=1)
+    """Dev problems of one evaluation, the first of a seeded order."""
+
+
+class CheckpointConfig(Section):
+    """What is kept of a run."""
+
+    every: Annotated[int, OURS] = Field(25, ge=1)
+    """Steps between checkpoints; the last step always has one."""
+
+    keep: Annotated[int, OURS] = Field(2, ge=1)
+    """Newest checkpoints kept; older ones are deleted once a newer one is complete."""
+
+
+class LoggingConfig(Section):
+    """What is written and shown."""
+
+    rounds: Annotated[Literal["all", "sampled", "none"], OURS] = "all"
+    """Rollouts written to rounds.jsonl: all, those of one problem a step, or none."""
+
+    compress: Annotated[bool, OURS] = False
+    """Whether rounds go to rounds.jsonl.gz, one gzip member a step."""
+
+    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], OURS] = ()
+    """Experiment trackers that the metrics go to, through Accelerate."""
+
+    project: Annotated[str, OURS] = "agon"
+    """Project name for the trackers."""
+
+
+class StopConfig(Section):
+    """When training says that nothing can be learned, and ends."""
+
+    window: Annotated[int, OURS] = Field(20, ge=1)
+    """Steps in a row after which training stops; it warns at half of them."""
+
+    truncated_share: Annotated[float, OURS] = Field(0.95, gt=0, le=1)
+    """A step is hopeless when this share of a role's rollouts hits the token limit, or when every
+    group of every role is flat in correctness."""
+
+
+class SeedConfig(Section):
+    """Separate seeds, so that one source of chance can be varied alone."""
+
+    data: Annotated[int, OURS] = Field(0, ge=0)
+    """Order of the problems."""
+
+    init: Annotated[int, OURS] = Field(0, ge=0)
+    """Initial adapter weights."""
+
+    sampling: Annotated[int, OURS] = Field(0, ge=0)
+    """Rollouts."""
+
+    evaluation: Annotated[int, OURS] = Field(0, ge=0)
+    """Samples drawn in evaluations."""
+
+
+class PromptConfig(Section):
+    """Role prompts; both stand in the user turn."""
+
+    plain: Annotated[str | None, OURS] = None
+    """Template of the plain prompt, with `{problem}`; null takes the model's default."""
+
+    challenge: Annotated[str | None, OURS] = None
+    """Text that follows the plain prompt in a challenge, with `{summary}`; null as above."""
+
+
+class Config(Section):
+    """A run's whole configuration."""
+
+    model: ModelConfig = ModelConfig()
+    adapters: AdapterConfig = AdapterConfig()
+    game: GameConfig = GameConfig()
+    reward: RewardConfig = RewardConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    task: TaskConfig = TaskConfig()
+    verifier: VerifierConfig = VerifierConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    logging: LoggingConfig = LoggingConfig()
+    stop: StopConfig = StopConfig()
+    seeds: SeedConfig = SeedConfig()
+    prompts: PromptConfig = PromptConfig()
+    sources: Annotated[dict[str, str], OURS] = Field(default_factory=dict)
+    """Where the recipe's own values come from: `"optimizer.learning_rate" = "paper"`. An inferred
+    value says why: `"inferred: the reasoning"`."""
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Config:
+        for wrong, message in self._rules():
+            if wrong:
+                raise ValueError(message)
+        return self
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        """Each impossible combination with the sentence that names it and its remedy."""
+        game, reward, one_policy = self.game, self.reward, self.game.policies == 1
+        return [
+            (
+                not game.second_stage and reward.credit != "correctness",
+                f'reward.credit = "{reward.credit}" needs a second stage: set reward.credit = '
+                '"correctness" or choose a game.exchange other than "none"',
+            ),
+            (
+                not game.second_stage and reward.tiebreak > 0,
+                "reward.tiebreak compares a challenge with its draft: set it to 0 or choose a "
+                'game.exchange other than "none"',
+            ),
+            (
+                not game.second_stage and game.policies == 2,
+                'game.policies = 2 needs a second stage: with game.exchange = "none" only one '
+                "policy plays; set game.policies = 1",
+            ),
+            (
+                one_policy and reward.credit != "correctness",
+                f'reward.credit = "{reward.credit}" sets a policy against itself: with '
+                'game.policies = 1 set reward.credit = "correctness"',
+            ),
+            (
+                one_policy and self.adapters.warm_b is not None,
+                "adapters.warm_b names a second adapter, but game.policies = 1: remove it",
+            ),
+            (
+                reward.rival == "shared" and game.exchange == "paired",
+                'reward.rival = "shared" credits against a draft that game.exchange = "paired" '
+                'does not show: set reward.rival = "paired" or game.exchange = "hidden"',
+            ),
+            (
+                game.exchange == "shuffled" and self.training.problems_per_step < 2,
+                'game.exchange = "shuffled" passes on another problem\'s summary: '
+                "training.problems_per_step must be at least 2",
+            ),
+            (
+                self.task.name == "math500",
+                'task.name = "math500" is for evaluation only: train on gsm8k or deepmath and '
+                "evaluate with `agon eval RUN --task math500`",
+            ),
+            (
+                self.task.name == "countdown" and self.task.path is not None,
+                "task.path has no meaning for the generated task countdown: remove it",
+            ),
+            *self._source_rules(),
+        ]
+
+    def _source_rules(self) -> list[tuple[bool, str]]:
+        known = dict(leaves(self))
+        rules = []
+        for name, source in self.sources.items():
+            kind, _, reason = source.partition(":")
+            rules.append((name not in known, f"sources: there is no setting named {name!r}"))
+            rules.append(
+                (
+                    kind not in SOURCES or (kind == INFERRED and not reason.strip()),
+                    f"sources.{name!r}: got {source!r}, expected 'paper', 'ours' or "
+                    "'inferred: the reasoning'",
+                )
+            )
+        return rules
+
+
+def leaves(config: Config) -> list[tuple[str, Any]]:
+    """Every setting as (`section.field`, value), in the order of this file, without `sources`."""
+    return [
+        (f"{section}.{field}", getattr(getattr(config, section), field))
+        for section in Config.model_fields
+        if section != "sources"
+        for field in type(getattr(config, section)).model_fields
+    ]
+
+
+def default_source(name: str) -> str:
+    """The source tag of a setting's default, `paper`, `inferred` or `ours`."""
+    section, field = name.split(".")
+    annotation = Config.model_fields[section].annotation
+    assert isinstance(annotation, type) and issubclass(annotation, Section)
+    return next(tag for tag in annotation.model_fields[field].metadata if isinstance(tag, str))
+

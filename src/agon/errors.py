@@ -1,0 +1,31 @@
+"""Errors that a user can mend. The command line prints their text alone and exits with 2."""
+
+from __future__ import annotations
+
+
+class AgonError(Exception):
+    """Says what was wrong, what was expected, and what to do."""
+
+
+class ConfigError(AgonError):
+    """A recipe, an override or a combination of settings that cannot work."""
+
+
+class DataError(AgonError):
+    """A file or a row of a data set that cannot be used."""
+
+
+class AdapterError(AgonError):
+    """An adapter folder that does not belong to this base or this configuration."""
+
+
+class CheckpointError(AgonError):
+    """A run folder or checkpoint that cannot be read or written."""
+
+
+class EngineError(AgonError):
+    """The engine cannot sample what it was asked for."""
+
+
+class NothingToLearn(AgonError):
+    """Training stopped since no gradient can come: all truncated, or every group flat."""
