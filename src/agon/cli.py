@@ -1,0 +1,114 @@
+"""The command line. Heavy libraries are imported by the command that needs them, not here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Idle OpenMP threads that spin cost several times the work when another process wants the core;
+# the setting counts only if it is there before torch starts.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Tokenizers warn about, and switch off, their own threads once worker processes are forked.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+app = typer.Typer(
+    help="Train two reasoning policies against each other over one frozen model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override a setting; repeatable."),
+]
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A TOML recipe, or the name of one that comes with Agon.")
+    ] = None,
+    overrides: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run to write.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue this run.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the resolved configuration and the plan.")
+    ] = False,
+) -> None:
+    """Train a pair, or any other arm, from a recipe."""
+    from agon.commands.train import train as command
+
+    raise typer.Exit(command(recipe, overrides or [], run_dir, resume, dry_run, _console()))
+
+
+@app.command("eval")
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    split: Annotated[str, typer.Option(help="dev, or test by name.")] = "dev",
+    problems: Annotated[int | None, typer.Option(help="At most so many problems.")] = None,
+    samples: Annotated[int, typer.Option(help="Attempts for each problem.")] = 1,
+    task: Annotated[
+        str | None, typer.Option(help="Another task than the run's, such as math500.")
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option(help="Local file or folder of that task's data.")
+    ] = None,
+) -> None:
+    """Evaluate a run: base, adapters alone, cascades, self-cascades."""
+    from agon.commands.evaluate import evaluate_run
+
+    evaluate_run(run, split, problems, samples, task, path, _console())
+
+
+@app.command()
+def solve(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    problem: Annotated[str, typer.Argument(help="The problem's text.")],
+    order: Annotated[
+        str | None, typer.Option(help="Who drafts and who answers, such as 'b->a'.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+) -> None:
+    """Solve one problem with the trained cascade, streaming draft, summary and challenge."""
+    from agon.commands.solve import solve as command
+
+    command(run, problem, order, seed, temperature, _console())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the demo's runs.")] = Path("runs/demo"),
+    overrides: Overrides = None,
+) -> None:
+    """Train GRPO and Agon side by side on the embedded model and compare them (five minutes)."""
+    from agon.commands.demo import demo as command
+
+    raise typer.Exit(command(out, overrides or [], _console()))
+
+
+def _console():  # type: ignore[no-untyped-def]
+    from rich.console import Console
+
+    return Console()
+
+
+def main() -> None:
+    """Entry point: errors that a user can mend are printed as one sentence, status 2."""
+    from agon.errors import AgonError, NothingToLearn
+
+    try:
+        app(standalone_mode=True)
+    except NothingToLearn as error:
+        print(f"agon: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+    except AgonError as error:
+        print(f"agon: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,301 @@
+"""`agon train`: from a recipe or a run folder to a trained pair."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import random
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from agon.checkpoints import latest_checkpoint, load_checkpoint
+from agon.config import Config, leaves
+from agon.display import Display
+from agon.errors import AgonError, ConfigError
+from agon.preflight import (
+    Language,
+    check_context,
+    check_settings,
+    pass_steps,
+    read_language,
+    read_task,
+    total_steps,
+    training_problems,
+)
+from agon.recipes import change_config, find_recipe, load_recipe, sources_of
+from agon.records import Problem
+from agon.runs import RunFolder, default_run_name, write_atomically
+from agon.tasks import TaskData, check_golds, gold_notes
+from agon.tasks.splits import Split
+from agon.trainer import Tracker, Trainer
+from agon.verifiers import PooledJudge
+from agon.workshop import open_workshop
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
+def train(
+    recipe: str | None,
+    overrides: Sequence[str],
+    run_dir: Path | None,
+    resume: Path | None,
+    dry_run: bool,
+    console: Console,
+) -> int:
+    """Train a run, continue one, or say what would happen.
+
+    Returns:
+        The process's exit status: 0, or 130 after Ctrl-C.
+
+    Raises:
+        AgonError: Anything that the user can mend.
+    """
+    if resume is not None:
+        if recipe is not None or run_dir is not None:
+            raise ConfigError("--resume RUN continues a run as it was: give no RECIPE or --run-dir")
+        folder = RunFolder(resume)
+        config = change_config(folder.read_config(), overrides)
+    elif recipe is None:
+        raise ConfigError("RECIPE is missing: give a TOML file, or --resume RUN")
+    else:
+        config = load_recipe(recipe, overrides)
+        folder = RunFolder(run_dir or Path("runs") / default_run_name(find_recipe(recipe).stem))
+    if dry_run:
+        show_plan(config, overrides, folder, console)
+        return 0
+    check_settings(config)
+    if resume is None and folder.config.exists():
+        folder.create()
+    data = read_task(config)
+    language = read_language(config)
+    check_context(config, language, data)
+    return _run(config, overrides, folder, language, data, resume is not None, console)
+
+
+def _run(
+    config: Config,
+    overrides: Sequence[str],
+    folder: RunFolder,
+    language: Language,
+    data: TaskData,
+    resumed: bool,
+    console: Console,
+) -> int:
+    judge = PooledJudge(config.verifier)
+    try:
+        problems, dev, notes = checked_problems(config, data, judge)
+        for note in (*data.notes, *notes):
+            console.print(note, highlight=False)
+        workshop = open_workshop(config, language, judge)
+        environment = describe_environment(str(workshop.device))
+        if not resumed:
+            folder.create()
+            record = {**json.loads(config.model_dump_json())}
+            write_atomically(folder.config, json.dumps(record, indent=2) + "\n")
+            origins = sources_of(config, overrides)
+            write_atomically(
+                folder.path / "sources.json", json.dumps(origins, indent=2) + "\n"
+            )
+        write_atomically(folder.environment, json.dumps(environment, indent=2) + "\n")
+        with open_trackers(config, folder) as trackers:
+            trainer = Trainer(config, folder, workshop, problems, dev, environment, trackers)
+            if resumed:
+                _restore(trainer, folder, workshop, environment, console)
+            return _train(trainer, folder, config, console)
+    finally:
+        judge.close()
+
+
+def _train(trainer: Trainer, folder: RunFolder, config: Config, console: Console) -> int:
+    title = f"{folder.path}"
+    with Display(console, trainer.steps, title) as display:
+        try:
+            trainer.run(display)
+        except KeyboardInterrupt:
+            display.note(
+                f"interrupted after {trainer.step} steps; continue with "
+                f"`agon train --resume {folder.path}`"
+            )
+            return INTERRUPTED
+    console.print(f"done: {trainer.steps} steps in {folder.path}", highlight=False)
+    console.print(f"next: agon eval {folder.path}", highlight=False)
+    return 0
+
+
+def _restore(
+    trainer: Trainer,
+    folder: RunFolder,
+    workshop: Any,
+    environment: dict[str, Any],
+    console: Console,
+) -> None:
+    checkpoint = latest_checkpoint(folder.checkpoints)
+    if checkpoint is None:
+        console.print("no checkpoint yet: the run begins anew", highlight=False)
+        return
+    state = load_checkpoint(checkpoint, workshop.policies, trainer.updater.optimizers)
+    for key, now in environment.items():
+        before = state.environment.get(key)
+        if before != now:
+            console.print(
+                f"[yellow]warning:[/] {key} was {escape(str(before))} and is {escape(str(now))}: "
+                "the resumed run may differ from an uninterrupted one in rounding",
+                highlight=False,
+            )
+    trainer.restore(state)
+    console.print(f"continuing {folder.path} after {state.step} steps", highlight=False)
+
+
+def checked_problems(
+    config: Config, data: TaskData, judge: PooledJudge
+) -> tuple[list[Problem], list[Problem], list[str]]:
+    """Training and dev problems whose gold answers verify against themselves.
+
+    Returns:
+        Both, and sentences on what was dropped.
+    """
+    train_problems, dropped_train = check_golds(training_problems(data, config), judge)
+    dev, dropped_dev = check_golds(dev_order(data, config, Split.DEV), judge)
+    size = config.training.problems_per_step
+    if len(train_problems) < size:
+        raise ConfigError(
+            f"training.problems_per_step = {size}, but only {len(train_problems)} training "
+            "problems have a gold answer that can be judged: look at the data set's answers"
+        )
+    return list(train_problems), list(dev), list(gold_notes((*dropped_train, *dropped_dev)))
+
+
+def dev_order(data: TaskData, config: Config, split: Split) -> list[Problem]:
+    """A split's problems in the seeded order of evaluations."""
+    problems = list(data.problems[split])
+    random.Random(f"evaluation/{config.seeds.evaluation}").shuffle(problems)
+    return problems
+
+
+def describe_environment(device: str) -> dict[str, Any]:
+    """Versions, device and threads of this process."""
+    import torch
+
+    packages = ("agon-rl", "torch", "transformers", "peft", "accelerate", "numpy", "math-verify")
+    versions = {}
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+        **versions,
+    }
+
+
+@contextlib.contextmanager
+def open_trackers(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
+    """The trackers of `logging.trackers`, through Accelerate.
+
+    Raises:
+        ConfigError: A tracker's package is not installed.
+    """
+    names = config.logging.trackers
+    if not names:
+        yield []
+        return
+    import importlib.util
+
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"logging.trackers: {name} is not installed: pip install 'agon-rl[{name}]'"
+            )
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(
+        cpu=config.training.device == "cpu", log_with=list(names), project_dir=str(folder.path)
+    )
+    settings = {
+        name: value if isinstance(value, int | float | str | bool) else str(value)
+        for name, value in leaves(config)
+    }
+    accelerator.init_trackers(config.logging.project, config=settings)
+    try:
+        yield [lambda figures, step: accelerator.log(figures, step=step)]
+    finally:
+        accelerator.end_training()
+
+
+def show_plan(
+    config: Config, overrides: Sequence[str], folder: RunFolder, console: Console
+) -> None:
+    """Print the resolved configuration and what a run would do; load no model.
+
+    What cannot be reached from this machine, hub models and data, is said and left open.
+    """
+    origins = sources_of(config, overrides)
+    table = RichTable(title="resolved configuration", title_justify="left")
+    for column in ("setting", "value", "source"):
+        table.add_column(column, overflow="fold")
+    for name, value in leaves(config):
+        table.add_row(name, escape(json.dumps(value)), escape(origins[name]))
+    console.print(table)
+    check_settings(config)
+    try:
+        data = read_task(config)
+    except AgonError as error:
+        if isinstance(error, ConfigError) or config.task.path is not None:
+            raise
+        console.print(f"problems: not known here. {error}", highlight=False)
+        data = None
+    if data is not None:
+        _show_problems(config, data, console)
+    try:
+        language = read_language(config)
+    except ConfigError as error:
+        if Path(config.model.name_or_path).exists() or config.model.name_or_path == "embedded":
+            raise
+        console.print(f"context: not checked. {error}", highlight=False)
+    else:
+        if data is not None:
+            plain, challenge = check_context(config, language, data)
+            console.print(
+                f"context: {language.context} tokens; longest plain prompt {plain}, challenge "
+                f"prompt at most {challenge}, completion {config.sampling.max_new_tokens}",
+                highlight=False,
+            )
+    _show_files(config, folder, console)
+
+
+def _show_problems(config: Config, data: TaskData, console: Console) -> None:
+    count = len(training_problems(data, config))
+    for note in data.notes:
+        console.print(note, highlight=False)
+    stages = 2 if config.game.second_stage else 1
+    steps = total_steps(count, config)
+    rollouts = config.training.problems_per_step * config.sampling.group_size * stages
+    console.print(
+        f"problems: {count} train, {len(data.problems[Split.DEV])} dev, "
+        f"{len(data.problems[Split.TEST])} test\n"
+        f"steps: one pass is {pass_steps(count, config)}, this run {steps}\n"
+        f"rollouts: {rollouts} a step, {rollouts * steps} in all",
+        highlight=False,
+    )
+
+
+def _show_files(config: Config, folder: RunFolder, console: Console) -> None:
+    files = [folder.config, folder.environment, folder.metrics]
+    if config.logging.rounds != "none":
+        files.append(folder.rounds(config.logging))
+    files.append(folder.checkpoints / "step-*")
+    console.print("would write: " + ", ".join(str(path) for path in files), highlight=False)

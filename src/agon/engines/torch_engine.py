@@ -1,0 +1,396 @@
+"""The in-process engine: samples from the policies' own torch model, on any device.
+
+One decoding loop with slots. Identical prompts are prefilled once; a finished row's slot is
+emptied at once and refilled from the waiting prompts; keys and values are written in place
+(`cache`). A completion's random numbers come from a generator seeded by its key, so its tokens
+depend on its key alone. Its logits still carry the rounding of the batch that computed them
+(matrix products sum in another order for another shape): a token changes with its company only
+where the random number falls within that rounding of a boundary between two tokens.
+
+Distributions are never truncated. This module decodes no text and trains nothing.
+
+Dimensions: B rows that decode, V vocabulary, T prompt length, U
+different prompts, W columns that a row attends to, L layers, R requests.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from agon.engines.base import BASE, OnToken, Sampling
+from agon.engines.cache import SlotCache, attention_layout
+from agon.engines.sampler import generator, sample
+from agon.errors import EngineError
+from agon.records import Completion, PolicyVersion, Prompt
+
+_PREFILL_TOKENS = 8192
+"""Padded prompt tokens of one prefill pass; a longer prompt runs alone."""
+
+_DRAWS = 64
+"""Uniform numbers drawn ahead for each row."""
+
+_MASK_AHEAD = 64
+"""Steps that an attention mask is built for."""
+
+
+class PolicyModel(Protocol):
+    """What the engine needs of the policies."""
+
+    @property
+    def model(self) -> Any:
+        """A PEFT model around a transformers causal language model."""
+        ...
+
+    def active(self, name: str) -> AbstractContextManager[None]:
+        """Forward passes inside use this policy: `base`, `a` or `b`."""
+        ...
+
+    def version(self, name: str) -> int:
+        """Optimizer steps that a policy has had."""
+        ...
+
+
+class TorchEngine:
+    """Samples in this process; implements `agon.engines.base.Engine`."""
+
+    def __init__(
+        self,
+        policies: PolicyModel,
+        end_token_ids: Sequence[int],
+        pad_token_id: int,
+        slots: int,
+        context_limit: int,
+    ) -> None:
+        """Check that the model can be sampled here.
+
+        Args:
+            policies: The model and its adapters.
+            end_token_ids: Each of these ends a completion.
+            pad_token_id: Fills the left of shorter prompts; it is never attended to.
+            slots: Most rows that decode at once.
+            context_limit: Most tokens of prompt and completion together.
+
+        Raises:
+            EngineError: The model keeps a state other than attention keys and values, or runs an
+                attention implementation that takes no ready masks.
+        """
+        self.policies = policies
+        self.base = policies.model.get_base_model()
+        self.windows_L, self.kinds = attention_layout(self.base)
+        self.end_token_ids = np.asarray(sorted(end_token_ids))
+        self.pad_token_id = pad_token_id
+        self.slots = slots
+        self.context_limit = context_limit
+        parameters = inspect.signature(self.base.forward).parameters
+        self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        policy: str,
+        sampling: Sampling,
+        keys: Sequence[str],
+        on_token: OnToken | None = None,
+    ) -> list[Completion]:
+        """Sample one completion for each prompt, in order; see `agon.engines.base.Engine`.
+
+        Log-probabilities and entropies are those of the tempered distribution over the whole
+        vocabulary, in nats; at temperature 0 those of temperature 1.
+
+        Raises:
+            EngineError: A prompt and its limit do not fit the context, a prompt is empty, the
+                policy is unknown, or the model's logits are not finite.
+        """
+        self._check(prompts, policy, sampling, keys)
+        if not prompts:
+            return []
+        version = PolicyVersion(policy, self.policies.version(policy))
+        with self.policies.active(policy), _eval_mode(self.base), torch.inference_mode():
+            loop = _Loop(self, prompts, sampling, keys, on_token)
+            loop.run()
+        return loop.completions(version)
+
+    def _check(
+        self, prompts: Sequence[Prompt], policy: str, sampling: Sampling, keys: Sequence[str]
+    ) -> None:
+        known = [BASE, *self.policies.model.peft_config]
+        if policy not in known:
+            raise EngineError(f"unknown policy {policy!r}: expected one of {', '.join(known)}")
+        if len(keys) != len(prompts):
+            raise EngineError(f"{len(prompts)} prompts came with {len(keys)} keys: give one each")
+        if sampling.max_new_tokens < 1:
+            raise EngineError(
+                f"sampling.max_new_tokens is {sampling.max_new_tokens}, expected 1 or more"
+            )
+        longest = max((len(prompt.token_ids) for prompt in prompts), default=0)
+        if longest + sampling.max_new_tokens > self.context_limit:
+            raise EngineError(
+                f"a prompt of {longest} tokens and sampling.max_new_tokens = "
+                f"{sampling.max_new_tokens} make {longest + sampling.max_new_tokens}, but the "
+                f"model's context holds {self.context_limit}: lower sampling.max_new_tokens (or "
+                "game.max_summary_tokens, which lengthens the challenger's prompt)"
+            )
+        if any(not prompt.token_ids for prompt in prompts):
+            raise EngineError("a prompt has no tokens: there is nothing to continue")
+
+    def forward(self, ids: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
+        """Logits after each row's last token, (rows, V), in the model's type."""
+        output = self.base(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=masks,
+            use_cache=True,
+            logits_to_keep=1,
+            **{self.cache_argument: cache},
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def masks(self, mask_of: Callable[[int | None], Tensor]) -> Any:
+        """Masks in the form that the model takes: by kind of layer, or one where all are alike."""
+        made = {kind: mask_of(window) for kind, window in self.kinds.items()}
+        return made if len(made) > 1 else next(iter(made.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefill:
+    """Different prompts that went through the model in one pass."""
+
+    rows: dict[tuple[int, ...], int]
+    logits_UV: Tensor
+    states_L: list[tuple[Tensor, Tensor] | None]
+
+
+class _Loop:
+    """One call of `generate`: requests that wait, rows that decode, tokens that are sampled."""
+
+    def __init__(
+        self,
+        engine: TorchEngine,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        keys: Sequence[str],
+        on_token: OnToken | None,
+    ) -> None:
+        self.engine = engine
+        self.prompts = [prompt.token_ids for prompt in prompts]
+        self.sampling = sampling
+        self.on_token = on_token
+        self.device = engine.base.device
+        self.dtype = engine.base.dtype
+        self.limit = max(map(len, self.prompts)) + sampling.max_new_tokens
+        self.cache = SlotCache(engine.windows_L, self.limit)
+        self.generators = [generator(key) for key in keys]
+        self.uniforms_RD = np.empty((len(keys), _DRAWS))
+        # Long prompts first, so that later ones fit to the left of the cache's last column, and
+        # equal prompts side by side, so that they share a prefill.
+        self.waiting = sorted(
+            range(len(prompts)),
+            key=lambda request: (len(self.prompts[request]), self.prompts[request]),
+        )
+        self.prefilled: list[_Prefill] = []
+        self.request_B = np.empty(0, dtype=np.int64)
+        self.length_B = np.empty(0, dtype=np.int64)
+        self.count_B = np.empty(0, dtype=np.int64)
+        self.tokens_B = torch.empty(0, dtype=torch.long, device=self.device)
+        self.mask_steps = 0
+        self.history: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def run(self) -> None:
+        """Sample until nothing waits and nothing decodes."""
+        slots = self.engine.slots
+        while self.waiting or len(self.request_B):
+            free = slots - len(self.request_B)
+            if self.waiting and (free * 8 >= slots or free >= len(self.waiting)):
+                self._admit(min(free, len(self.waiting)))
+            if len(self.request_B):
+                self._step()
+
+    def _step(self) -> None:
+        """Feed every row its newest token and sample the next."""
+        if self.mask_steps == 0:
+            self._build_mask()
+        self.length_B += 1
+        self.cache.advance()
+        logits_BV = self.engine.forward(
+            self.tokens_B[:, None], self.positions_B[:, None], self._masks(), self.cache
+        )
+        self.positions_B += 1
+        self.mask_steps -= 1
+        self.tokens_B, finished_B = self._sample(logits_BV, self.request_B, self.count_B)
+        self.count_B += 1
+        if finished_B.any():
+            self._remove(finished_B)
+
+    def _build_mask(self) -> None:
+        """Additive mask of the next steps over columns that count from the longest row's first."""
+        device, longest = self.device, int(self.length_B.max())
+        self.cache.length = longest
+        lengths_B1 = torch.as_tensor(self.length_B, device=device)[:, None]
+        self.positions_B = lengths_B1[:, 0].clone()
+        column_W = torch.arange(longest + _MASK_AHEAD, device=device)
+        hidden_BW = column_W < longest - lengths_B1
+        mask_BW = torch.zeros(hidden_BW.shape, dtype=self.dtype, device=device)
+        mask_BW.masked_fill_(hidden_BW, torch.finfo(self.dtype).min)
+        self.mask_B11W = mask_BW[:, None, None]
+        self.mask_steps = _MASK_AHEAD
+
+    def _masks(self) -> Any:
+        end = self.cache.length
+
+        def mask_of(window: int | None) -> Tensor:
+            start = 0 if window is None else max(0, end - window)
+            return self.mask_B11W[..., start:end]
+
+        return self.engine.masks(mask_of)
+
+    def _remove(self, finished_B: np.ndarray) -> None:
+        """Close the gaps that finished rows leave with the last rows."""
+        live = int((~finished_B).sum())
+        holes = np.flatnonzero(finished_B[:live])
+        movers = live + np.flatnonzero(~finished_B[live:])
+        order = np.arange(live)
+        order[holes] = movers
+        if len(holes):
+            self.cache.move(self._tensor(movers), self._tensor(holes))
+        self.cache.rows = live
+        self.request_B, self.length_B = self.request_B[order], self.length_B[order]
+        self.count_B = self.count_B[order]
+        self.tokens_B = self.tokens_B[self._tensor(order)]
+        self.cache.length = int(self.length_B.max(initial=0))
+        self.mask_steps = 0
+
+    def _admit(self, number: int) -> None:
+        """Let waiting requests in: prefill what is new, sample their first token, fill slots."""
+        self.cache.rows_wanted = len(self.request_B) + min(
+            len(self.waiting), self.engine.slots - len(self.request_B)
+        )
+        entering = [self.waiting.pop() for _ in range(number)]
+        known = {ids for prefill in self.prefilled for ids in prefill.rows}
+        new = {self.prompts[request]: None for request in entering}
+        self.prefilled += [
+            self._prefill(chunk) for chunk in _chunks([ids for ids in new if ids not in known])
+        ]
+        for prefill in self.prefilled:
+            self._enter(prefill, [r for r in entering if self.prompts[r] in prefill.rows])
+        upcoming = self.prompts[self.waiting[-1]] if self.waiting else None
+        self.prefilled = [prefill for prefill in self.prefilled if upcoming in prefill.rows]
+
+    def _prefill(self, chunk: list[tuple[int, ...]]) -> _Prefill:
+        """One pass over different prompts, padded on the left."""
+        device, longest = self.device, max(map(len, chunk))
+        pad = self.engine.pad_token_id
+        ids_UT = torch.tensor([[pad] * (longest - len(ids)) + list(ids) for ids in chunk])
+        lengths_U1 = torch.tensor([[len(ids)] for ids in chunk], device=device)
+        column_T = torch.arange(longest, device=device)
+        positions_UT = (column_T - (longest - lengths_U1)).clamp(min=0)
+        real_U1T = (column_T >= longest - lengths_U1)[:, None]
+        distance_TT = column_T[:, None] - column_T
+
+        def mask_of(window: int | None) -> Tensor:
+            near_TT = (distance_TT >= 0) & (distance_TT < (window or longest))
+            hidden_U1TT = ~(near_TT & real_U1T)[:, None]
+            mask_U1TT = torch.zeros(hidden_U1TT.shape, dtype=self.dtype, device=device)
+            return mask_U1TT.masked_fill_(hidden_U1TT, torch.finfo(self.dtype).min)
+
+        cache = DynamicCache()
+        masks = self.engine.masks(mask_of)
+        logits_UV = self.engine.forward(ids_UT.to(device), positions_UT, masks, cache)
+        states_L = [
+            (layer.keys, layer.values) if layer.is_initialized else None for layer in cache.layers
+        ]
+        return _Prefill({ids: row for row, ids in enumerate(chunk)}, logits_UV, states_L)
+
+    def _enter(self, prefill: _Prefill, requests: list[int]) -> None:
+        """Sample the first token of each request and give slots to those that go on."""
+        if not requests:
+            return
+        request_M = np.asarray(requests)
+        row_M = self._tensor(np.asarray([prefill.rows[self.prompts[r]] for r in requests]))
+        count_M = np.zeros(len(requests), dtype=np.int64)
+        tokens_M, finished_M = self._sample(prefill.logits_UV[row_M], request_M, count_M)
+        going = np.flatnonzero(~finished_M)
+        if not len(going):
+            return
+        going_M = self._tensor(going)
+        self.cache.admit(prefill.states_L, row_M[going_M])
+        lengths_M = np.asarray([len(self.prompts[r]) for r in request_M[going]])
+        self.request_B = np.concatenate([self.request_B, request_M[going]])
+        self.length_B = np.concatenate([self.length_B, lengths_M])
+        self.count_B = np.concatenate([self.count_B, count_M[going] + 1])
+        self.tokens_B = torch.cat([self.tokens_B, tokens_M[going_M]])
+        self.cache.length = int(self.length_B.max())
+        self.mask_steps = 0
+
+    def _sample(
+        self, logits_BV: Tensor, request_B: np.ndarray, count_B: np.ndarray
+    ) -> tuple[Tensor, np.ndarray]:
+        """Sample a token for each row, note it, and say which rows are finished by it."""
+        uniforms_B = None
+        if self.sampling.temperature > 0:
+            for request in request_B[count_B % _DRAWS == 0]:
+                self.uniforms_RD[request] = self.generators[request].random(_DRAWS)
+            uniforms_B = self._tensor(self.uniforms_RD[request_B, count_B % _DRAWS])
+        tokens_B, logprobs_B, entropies_B = sample(logits_BV, uniforms_B, self.sampling.temperature)
+        # One transfer a step: token numbers are exact in double precision.
+        noted_3B = torch.stack([tokens_B.double(), logprobs_B, entropies_B]).cpu().numpy()
+        if not np.isfinite(noted_3B).all():
+            raise EngineError(
+                "the model's logits are not finite: its weights have diverged or its dtype "
+                "overflows; lower optimizer.learning_rate or set model.dtype"
+            )
+        self.history.append((request_B, noted_3B))
+        if self.on_token is not None:
+            for request, token in zip(request_B.tolist(), noted_3B[0].tolist(), strict=True):
+                self.on_token(request, int(token))
+        ended_B = np.isin(noted_3B[0], self.engine.end_token_ids)
+        return tokens_B, ended_B | (count_B + 1 == self.sampling.max_new_tokens)
+
+    def completions(self, version: PolicyVersion) -> list[Completion]:
+        """What was sampled, put together by request."""
+        request_S = np.concatenate([request_B for request_B, _ in self.history])
+        noted_3S = np.concatenate([noted_3B for _, noted_3B in self.history], axis=1)
+        noted_3S = noted_3S[:, np.argsort(request_S, kind="stable")]
+        ends = np.cumsum(np.bincount(request_S, minlength=len(self.prompts)))
+        result = []
+        for noted in np.split(noted_3S, ends[:-1], axis=1):
+            tokens, logprobs, entropies = noted.tolist()
+            token_ids = tuple(map(int, tokens))
+            truncated = token_ids[-1] not in self.engine.end_token_ids
+            result.append(
+                Completion(token_ids, tuple(logprobs), tuple(entropies), truncated, version)
+            )
+        return result
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+
+def _chunks(prompts: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+    """Prompts, longest first, in groups of at most `_PREFILL_TOKENS` padded tokens."""
+    start = 0
+    while start < len(prompts):
+        size = max(1, _PREFILL_TOKENS // len(prompts[start]))
+        yield prompts[start : start + size]
+        start += size
+
+
+@contextmanager
+def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Turn training mode off, and afterwards on again in exactly the modules that had it on."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,202 @@
+"""Everything that can be found wrong before a model is loaded.
+
+Reads the tokenizer, the model's configuration and the data, checks that problem, summary and
+completion fit the context, and returns what the later parts need. No weights are read here.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agon.assets import EMBEDDED, model_folder
+from agon.config import Config
+from agon.errors import ConfigError
+from agon.adapter_folders import check_adapter_folder
+from agon.prompts import Prompter
+from agon.records import Problem
+from agon.tasks import TaskData, load_task
+from agon.tasks.splits import Split
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LONGEST_PROBLEMS = 64
+"""How many of the longest questions are encoded to find the longest prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """The tokenizer's side of a model: what `preflight` reads and the engine needs.
+
+    Attributes:
+        context: Most tokens of prompt and completion together.
+        pad_token_id: Fills short rows; its value reaches no result.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    prompter: Prompter
+    context: int
+    pad_token_id: int
+
+
+def check_settings(config: Config) -> None:
+    """Refuse what this machine cannot do or what is not there.
+
+    Raises:
+        ConfigError: No GPU for `training.device = "cuda"`, or a missing model folder.
+        AdapterError: A warm start from a folder that does not fit.
+    """
+    if config.training.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                'training.device = "cuda", but this machine has no usable GPU: set '
+                'training.device = "cpu" or "auto"'
+            )
+    name = config.model.name_or_path
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists()
+    if name != EMBEDDED and looks_local and not (Path(name) / "config.json").is_file():
+        raise ConfigError(
+            f"model.name_or_path: {name} is no model folder: it has no config.json. Give a folder "
+            "that transformers' save_pretrained wrote, or a hub name"
+        )
+    for field, folder in (
+        ("adapters.warm_a", config.adapters.warm_a),
+        ("adapters.warm_b", config.adapters.warm_b),
+    ):
+        if folder is not None:
+            check_adapter_folder(
+                Path(folder), config.adapters.rank, config.adapters.alpha, None, field
+            )
+
+
+def read_language(config: Config) -> Language:
+    """Load tokenizer and model configuration.
+
+    Raises:
+        ConfigError: They cannot be reached or read, or the tokenizer has no usable template.
+    """
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    folder = model_folder(config.model.name_or_path)
+    revision = config.model.revision or "main"
+    trust = config.model.trust_remote_code
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, revision=revision, trust_remote_code=trust
+        )
+        model_config = AutoConfig.from_pretrained(
+            folder, revision=revision, trust_remote_code=trust
+        )
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"model.name_or_path: {config.model.name_or_path} cannot be loaded: {first} Give a "
+            "local folder, or a hub name that this machine can reach"
+        ) from error
+    try:
+        generation: Any = GenerationConfig.from_pretrained(folder, revision=revision).eos_token_id
+    except OSError:
+        generation = model_config.get_text_config().eos_token_id
+    prompter = Prompter(
+        tokenizer,
+        config.prompts,
+        config.game,
+        config.model.chat_template_kwargs,
+        style="compact" if config.model.name_or_path == EMBEDDED else "standard",
+        eos_token_ids=generation,
+    )
+    context = getattr(model_config.get_text_config(), "max_position_embeddings", None)
+    pad = tokenizer.pad_token_id
+    return Language(
+        tokenizer=tokenizer,
+        prompter=prompter,
+        context=int(context) if context else 2**31,
+        pad_token_id=int(pad) if pad is not None else int(prompter.end_token_ids[0]),
+    )
+
+
+def read_task(config: Config) -> TaskData:
+    """Load the data set and check that a step can be filled.
+
+    Raises:
+        DataError: The data cannot be read.
+        ConfigError: There are fewer training problems than a step takes.
+    """
+    data = load_task(config.task)
+    count = len(training_problems(data, config))
+    if count < config.training.problems_per_step:
+        raise ConfigError(
+            f"training.problems_per_step = {config.training.problems_per_step}, but the task has "
+            f"only {count} training problems: lower it, or widen task.limit or the filters"
+        )
+    return data
+
+
+def training_problems(data: TaskData, config: Config) -> tuple[Problem, ...]:
+    """The training problems in a seeded order, cut at `task.limit`."""
+    problems = list(data.problems[Split.TRAIN])
+    random.Random(f"order/{config.seeds.data}").shuffle(problems)
+    return tuple(problems[: config.task.limit])
+
+
+def longest_prompts(config: Config, language: Language, data: TaskData) -> tuple[int, int]:
+    """Tokens of the longest plain prompt and of the longest possible challenge prompt.
+
+    The longest questions by characters stand for the longest by tokens. A challenge may hold a
+    summary of `game.max_summary_tokens`.
+    """
+    problems = [problem for split in data.problems.values() for problem in split]
+    problems.sort(key=lambda problem: len(problem.question), reverse=True)
+    prompter = language.prompter
+    tokens = [
+        len(prompter.plain(problem).token_ids) for problem in problems[:LONGEST_PROBLEMS]
+    ]
+    if not problems:
+        return 0, 0
+    with_empty = len(prompter.challenge(problems[0], "").token_ids)
+    frame = with_empty - len(prompter.plain(problems[0]).token_ids)
+    return max(tokens), max(tokens) + frame + config.game.max_summary_tokens
+
+
+def check_context(config: Config, language: Language, data: TaskData) -> tuple[int, int]:
+    """Check that problem, summary and completion limit fit the context.
+
+    Returns:
+        Tokens of the longest plain and challenge prompts.
+
+    Raises:
+        ConfigError: They do not fit; names the numbers and the settings.
+    """
+    plain, challenge = longest_prompts(config, language, data)
+    shows = config.game.exchange in ("paired", "shuffled", "filler")
+    prompt = challenge if shows else plain
+    total = prompt + config.sampling.max_new_tokens
+    if total > language.context:
+        part = (
+            f" (of which game.max_summary_tokens = {config.game.max_summary_tokens})"
+            if shows
+            else ""
+        )
+        raise ConfigError(
+            f"sampling.max_new_tokens = {config.sampling.max_new_tokens} does not fit: the longest "
+            f"prompt may have {prompt} tokens{part} and the model's context is "
+            f"{language.context}. Lower sampling.max_new_tokens to at most "
+            f"{max(0, language.context - prompt)}"
+            + (" or game.max_summary_tokens" if shows else "")
+        )
+    return plain, challenge
+
+
+def pass_steps(problems: int, config: Config) -> int:
+    """Steps of one pass over the training problems; an incomplete last batch is left out."""
+    return problems // config.training.problems_per_step
+
+
+def total_steps(problems: int, config: Config) -> int:
+    """Steps of the run."""
+    return config.training.steps or pass_steps(problems, config)

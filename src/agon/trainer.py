@@ -1,0 +1,346 @@
+"""The loop: evaluate on dev, play a round, update both adapters, swap, log, save.
+
+    for step in range(steps):
+        round_ = play_round(batch of P problems)          both stages, policies as they stand
+        for policy in (drafter, challenger):              one optimizer step each
+            update(policy, the streams that it sampled)
+        log; every k steps a checkpoint
+
+A policy that plays both roles gets one optimizer step on the sum of its streams. Ctrl-C during
+sampling or evaluation drops the unfinished step and saves; during an update it waits for the
+step's end, so that a checkpoint always lies between two steps.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from agon.checkpoints import State, save_checkpoint
+from agon.config import Config
+from agon.display import Display
+from agon.engines.base import Sampling
+from agon.errors import CheckpointError, NothingToLearn
+from agon.evaluation.protocols import System, evaluate
+from agon.evaluation.statistics import summarise
+from agon.metrics import Figures, round_metrics
+from agon.preflight import pass_steps, total_steps
+from agon.records import Challenge, Draft, Problem, Round
+from agon.rounds import play_round
+from agon.runs import LogFile, RunFolder, round_rows
+from agon.update import Updater, UpdateStats, learning_rate
+from agon.watch import Watch
+from agon.workshop import Workshop
+
+Tracker = Callable[[Figures, int], None]
+"""Takes a step's figures and the step's number."""
+
+
+def batch_of(step: int, problems: Sequence[Problem], config: Config) -> list[Problem]:
+    """The P problems of a step: passes over a freshly shuffled order, without a remainder."""
+    size = config.training.problems_per_step
+    number, place = divmod(step, pass_steps(len(problems), config))
+    order = list(range(len(problems)))
+    random.Random(f"pass/{config.seeds.data}/{number}").shuffle(order)
+    return [problems[index] for index in order[place * size : (place + 1) * size]]
+
+
+def dev_systems(config: Config) -> list[System]:
+    """What the dev evaluations of a run show: each adapter alone and each two-pass system."""
+    if config.game.policies == 1:
+        return [System(("a",)), System(("a", "a"))]
+    return [System(("a",)), System(("b",)), System(("a", "b")), System(("b", "a"))]
+
+
+class Stopwatch:
+    """Sums the seconds of the parts of a step."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.seconds: Figures = {}
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        """Time what runs inside."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - started
+            self.seconds[part] = self.seconds.get(part, 0.0) + spent
+
+
+class Interrupts:
+    """Lets Ctrl-C through only where a step can be dropped."""
+
+    def __init__(self) -> None:
+        """Nothing is caught before `__enter__`."""
+        self._asked = False
+        self._open = False
+        self._previous: Any = None
+
+    def __enter__(self) -> Interrupts:
+        """Take over SIGINT (main thread only)."""
+        try:
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        except ValueError:
+            self._previous = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give SIGINT back."""
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        # A second Ctrl-C ends the program at once; the last checkpoint is whole in any case.
+        if self._open or self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+
+    @contextmanager
+    def droppable(self) -> Iterator[None]:
+        """Work inside may be interrupted at any moment."""
+        self.check()
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
+
+    def check(self) -> None:
+        """Raise the interrupt that came while it had to wait."""
+        if self._asked:
+            raise KeyboardInterrupt
+
+
+class Trainer:
+    """Trains one run.
+
+    Attributes:
+        step: Completed steps.
+        steps: Steps of the whole run.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        workshop: Workshop,
+        problems: Sequence[Problem],
+        dev: Sequence[Problem],
+        environment: dict[str, Any],
+        trackers: Sequence[Tracker] = (),
+    ):
+        """Set up the optimizers.
+
+        Args:
+            config: The run's configuration.
+            folder: Where the run is written; it exists.
+            workshop: Policies, engine, judge and prompter.
+            problems: Training problems.
+            dev: Dev problems of the evaluations.
+            environment: Versions and threads, kept in each checkpoint.
+            trackers: Take each step's figures.
+        """
+        self._config, self._folder, self._workshop = config, folder, workshop
+        self._problems, self._dev = problems, dev
+        self._environment, self._trackers = environment, trackers
+        self.step = 0
+        self.steps = total_steps(len(problems), config)
+        self.updater = Updater(
+            workshop.policies, config, workshop.language.pad_token_id, workshop.device
+        )
+        self._watch = Watch(config.stop)
+        self._logs: dict[str, LogFile] = {}
+        self._saved_at: int | None = None
+
+    def restore(self, state: State) -> None:
+        """Continue after a checkpoint whose weights and moments are loaded."""
+        self.step = self._saved_at = state.step
+        self._watch.restore(state.counters)
+        self._open_logs(state.log_sizes)
+
+    def run(self, display: Display) -> None:
+        """Train to the end.
+
+        Raises:
+            NothingToLearn: See `watch`; the state is saved before.
+            KeyboardInterrupt: Ctrl-C; the state is saved before.
+            CheckpointError: Nothing more can be written.
+        """
+        if not self._logs:
+            self._open_logs({})
+        try:
+            with Interrupts() as interrupts:
+                while self.step < self.steps:
+                    self._one_step(display, interrupts)
+                    if self.step % self._config.checkpoint.every == 0 or self.step == self.steps:
+                        self._save()
+                with interrupts.droppable():
+                    self._last_evaluation(display)
+        except (KeyboardInterrupt, NothingToLearn):
+            self._save()
+            raise
+        finally:
+            for log in self._logs.values():
+                log.close()
+            self._logs = {}
+
+    def _one_step(self, display: Display, interrupts: Interrupts) -> None:
+        watch = Stopwatch()
+        started = time.perf_counter()
+        with interrupts.droppable():
+            row: dict[str, Any] = {"step": self.step}
+            if self._config.evaluation.every and self.step % self._config.evaluation.every == 0:
+                row |= self._evaluate(display, watch)
+            problems = batch_of(self.step, self._problems, self._config)
+            played = play_round(
+                problems, self.step, self._config, self._workshop.table, watch
+            )
+        row |= {"policies.draft": played.drafter}
+        if played.challenger is not None:
+            row["policies.challenge"] = played.challenger
+        figures = round_metrics(played)
+        row |= figures
+        with watch("update"):
+            row |= self._update(played)
+        row |= self._rest(watch, started, played)
+        self._write("metrics", [row])
+        self._write("rounds", round_rows(played, self._config.logging.rounds))
+        self.step += 1
+        numbers = {key: float(v) for key, v in row.items() if isinstance(v, int | float)}
+        for tracker in self._trackers:
+            tracker(numbers, self.step)
+        display.step(self.step - 1, row)
+        for warning in self._watch.observe(figures):
+            display.warn(warning)
+        interrupts.check()
+
+    def _update(self, played: Round) -> Figures:
+        """Each policy's optimizer step on the streams that it sampled."""
+        rate = learning_rate(self.step, self.steps, self._config.optimizer)
+        figures: Figures = {"learning_rate": rate}
+        for name, streams in streams_of(played).items():
+            stats = self.updater.step(name, streams, rate)
+            figures |= update_figures(name, stats)
+        changes = self._workshop.policies.weight_changes()
+        return figures | {f"adapters.{key}": value for key, value in changes.items()}
+
+    def _rest(self, watch: Stopwatch, started: float, played: Round) -> Figures:
+        """Times and memory; fields that two equal runs may differ in."""
+        tokens = sum(
+            rollout.reply.length
+            for group in (*played.drafts_PN, *played.challenges_PN)
+            for rollout in group
+        )
+        sampling = watch.seconds.get("draft", 0.0) + watch.seconds.get("challenge", 0.0)
+        # Linux counts kibibytes, macOS bytes.
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        figures = {f"time.{part}": seconds for part, seconds in watch.seconds.items()}
+        figures["time.step"] = time.perf_counter() - started
+        figures["time.sampled_tokens_per_second"] = tokens / max(sampling, 1e-9)
+        figures["memory.peak_mib"] = peak / 2**20
+        if self._workshop.device.type == "cuda":
+            figures["memory.gpu_peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
+        return figures
+
+    def _evaluate(self, display: Display, watch: Stopwatch) -> Figures:
+        sampling = Sampling(
+            self._config.sampling.max_new_tokens, self._config.sampling.temperature
+        )
+        with watch("evaluation"):
+            results = evaluate(
+                dev_systems(self._config),
+                self._dev[: self._config.evaluation.problems],
+                1,
+                self._config.seeds.evaluation,
+                sampling,
+                self._workshop.table,
+            )
+        figures: Figures = {}
+        for name, attempts in results.items():
+            summary = summarise(attempts)
+            figures[f"dev.{name}.pass"] = summary.pass_1
+            figures[f"dev.{name}.last_length"] = summary.last_length
+            figures[f"dev.{name}.tokens"] = summary.generated
+        display.evaluation(self.step, figures)
+        return figures
+
+    def _last_evaluation(self, display: Display) -> None:
+        """The evaluation after the last step, in a line of its own."""
+        if self._config.evaluation.every == 0:
+            return
+        watch = Stopwatch()
+        row = {"step": self.steps, **self._evaluate(display, watch)}
+        row["time.evaluation"] = watch.seconds["evaluation"]
+        self._write("metrics", [row])
+        for tracker in self._trackers:
+            tracker({k: float(v) for k, v in row.items()}, self.steps)
+
+    def _open_logs(self, sizes: dict[str, int]) -> None:
+        paths = {
+            "metrics": self._folder.metrics,
+            "rounds": self._folder.rounds(self._config.logging),
+        }
+        # A run that is continued without a checkpoint begins anew: sizes default to 0.
+        self._logs = {key: LogFile(path, sizes.get(key, 0)) for key, path in paths.items()}
+
+    def _write(self, log: str, rows: list[dict[str, Any]]) -> None:
+        try:
+            self._logs[log].append(rows)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._folder.path}: cannot write {log} of step {self.step}: {error}. Free some "
+                f"space and continue with `agon train --resume {self._folder.path}`"
+            ) from error
+
+    def _save(self) -> None:
+        if self._saved_at == self.step:
+            return
+        state = State(
+            step=self.step,
+            versions={n: self._workshop.policies.version(n) for n in self._workshop.policies.names},
+            log_sizes={key: log.sync() for key, log in self._logs.items()},
+            counters=self._watch.counters(),
+            environment=self._environment,
+        )
+        save_checkpoint(
+            self._folder.checkpoints,
+            state,
+            self._workshop.policies,
+            self.updater.optimizers,
+            self._config.checkpoint.keep,
+        )
+        self._saved_at = self.step
+
+
+def streams_of(played: Round) -> dict[str, list[list[Draft | Challenge]]]:
+    """Each policy's streams: all drafts it wrote, all challenges it wrote."""
+    drafts: list[Draft | Challenge] = [d for group in played.drafts_PN for d in group]
+    streams = {played.drafter: [drafts]}
+    if played.challenger is not None:
+        challenges: list[Draft | Challenge] = [c for g in played.challenges_PN for c in g]
+        streams.setdefault(played.challenger, []).append(challenges)
+    return streams
+
+
+def update_figures(name: str, stats: UpdateStats) -> Figures:
+    """An update's figures under the adapter's name."""
+    return {
+        f"update.{name}.loss": stats.loss,
+        f"update.{name}.grad_norm": stats.grad_norm,
+        f"update.{name}.clipped": stats.clipped,
+        f"update.{name}.ratio_gap": stats.ratio_gap,
+        f"update.{name}.row_share": stats.rows / stats.scored if stats.scored else 0.0,
+    }

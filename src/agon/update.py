@@ -1,0 +1,215 @@
+"""One adapter's optimizer step on the streams that it sampled.
+
+A stream is all rollouts of one role of one step. It is normalised by itself; a policy that played
+both roles takes the sum of its two streams' losses in one optimizer step. Each adapter has its own
+AdamW and its own clip norm, and the learning rate is a function of the step alone.
+
+Rows that cannot change the result are left out: unscored ones, and those of zero advantage when
+beta = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from agon.config import Config, OptimizerConfig
+from agon.engines.base import BASE
+from agon.objective import (
+    Row,
+    collate,
+    kl_penalty,
+    microbatches,
+    row_weights,
+    token_logprobs,
+    token_losses,
+)
+from agon.policies import Policies
+from agon.records import Challenge, Draft
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """What one optimizer step of one adapter did.
+
+    Attributes:
+        loss: The streams' losses, summed.
+        grad_norm: Norm of the adapter's gradient before clipping.
+        rows: Rows that were run.
+        scored: Scored rows of the streams, those of zero advantage included.
+        clipped: Share of the run rows' completion tokens that the ratio clip held back.
+        ratio_gap: Mean of |log p - log q| over the same tokens: how far the policy being updated
+            is from the sampler's word.
+    """
+
+    loss: float
+    grad_norm: float
+    rows: int
+    scored: int
+    clipped: float
+    ratio_gap: float
+
+
+def stream_rows(
+    rollouts: Sequence[Draft | Challenge], config: Config
+) -> tuple[list[Row], list[float]]:
+    """The scored rows of one stream and the weight of each row's summed token losses."""
+    scored = [rollout for rollout in rollouts if rollout.reward is not None]
+    rows = [
+        Row(
+            rollout.prompt.token_ids,
+            rollout.reply.completion.token_ids,
+            rollout.reply.completion.logprobs,
+            rollout.advantage,
+        )
+        for rollout in scored
+    ]
+    if not rows:
+        return [], []
+    lengths = [len(row.completion_ids) for row in rows]
+    limit = config.sampling.max_new_tokens
+    return rows, row_weights(config.objective.aggregation, lengths, limit)
+
+
+def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
+    """Linear warm-up to the peak and linear decay to zero; never zero within 0..steps-1."""
+    warm = max(1, round(config.warmup * steps))
+    rising = (step + 1) / warm
+    falling = (steps - step) / max(1, steps - warm + 1)
+    return config.learning_rate * min(1.0, rising, falling)
+
+
+def make_optimizers(policies: Policies, config: OptimizerConfig) -> dict[str, torch.optim.AdamW]:
+    """One AdamW for each adapter."""
+    return {
+        name: torch.optim.AdamW(
+            list(policies.parameters(name).values()),
+            lr=config.learning_rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+        )
+        for name in policies.names
+    }
+
+
+class Updater:
+    """Takes the optimizer steps.
+
+    Attributes:
+        optimizers: One for each adapter.
+    """
+
+    def __init__(
+        self,
+        policies: Policies,
+        config: Config,
+        pad_token_id: int,
+        device: torch.device,
+    ):
+        """Build the optimizers.
+
+        Args:
+            policies: What is trained.
+            config: The run's configuration.
+            pad_token_id: Fills short rows; its value reaches no result.
+            device: Where the model is.
+        """
+        self._policies, self._config = policies, config
+        self._pad, self._device = pad_token_id, device
+        self.optimizers = make_optimizers(policies, config.optimizer)
+        if config.training.gradient_checkpointing:
+            policies.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def step(
+        self, name: str, streams: Sequence[Sequence[Draft | Challenge]], rate: float
+    ) -> UpdateStats:
+        """Give one adapter its optimizer steps (mu of them) on its streams.
+
+        Args:
+            name: `a` or `b`.
+            streams: The rollouts of each role that this adapter played.
+            rate: Learning rate.
+
+        Returns:
+            Figures of the last of the mu steps.
+        """
+        rows: list[Row] = []
+        weights: list[float] = []
+        for stream in streams:
+            stream_row, stream_weight = stream_rows(stream, self._config)
+            rows += stream_row
+            weights += stream_weight
+        scored = len(rows)
+        if self._config.objective.beta == 0:
+            kept = [index for index, row in enumerate(rows) if row.advantage != 0.0]
+            rows, weights = [rows[i] for i in kept], [weights[i] for i in kept]
+        optimizer = self.optimizers[name]
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        parameters = list(self._policies.parameters(name).values())
+        for _ in range(self._config.objective.updates_per_step):
+            optimizer.zero_grad(set_to_none=True)
+            loss, clipped, gap = self.backward(name, rows, weights)
+            for parameter in parameters:
+                if parameter.grad is None:
+                    # A step without any row to run is still a step: moments decay alike for
+                    # both adapters, and the number of steps stays comparable between arms.
+                    parameter.grad = torch.zeros_like(parameter)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, self._config.optimizer.clip_norm)
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        version = self._policies.version(name) + self._config.objective.updates_per_step
+        self._policies.set_version(name, version)
+        return UpdateStats(loss, float(norm), len(rows), scored, clipped, gap)
+
+    def backward(
+        self, name: str, rows: Sequence[Row], weights: Sequence[float]
+    ) -> tuple[float, float, float]:
+        """Accumulate the gradient of sum_rows w_row sum_t l_t into the adapter's parameters.
+
+        Returns:
+            The loss, the share of clipped tokens and the mean |log p - log q| per token.
+        """
+        if not rows:
+            return 0.0, 0.0, 0.0
+        groups = microbatches([row.tokens for row in rows], self._config.training.microbatch_tokens)
+        totals = torch.zeros(3, dtype=torch.float64)
+        for group in groups:
+            totals += self._backward_group(
+                name, [rows[i] for i in group], [weights[i] for i in group]
+            )
+        tokens = sum(len(row.completion_ids) for row in rows)
+        loss, clipped, gap = totals.tolist()
+        return loss, clipped / tokens, gap / tokens
+
+    def _backward_group(
+        self, name: str, rows: Sequence[Row], weights: Sequence[float]
+    ) -> torch.Tensor:
+        model, config = self._policies.model, self._config
+        batch = collate(rows, self._pad, self._device)
+        temperature = config.sampling.temperature
+        weights_B = torch.tensor(weights, device=self._device)
+        reference_BT = None
+        if config.objective.beta > 0:
+            with self._policies.active(BASE), torch.no_grad():
+                reference_BT = token_logprobs(model, batch, temperature)
+        checkpointing = config.training.gradient_checkpointing
+        with self._policies.active(name):
+            # transformers checkpoints activations in train mode alone; dropout is off for good.
+            model.train(checkpointing)
+            logprobs_BT = token_logprobs(model, batch, temperature)
+            losses_BT, clipped_BT = token_losses(
+                logprobs_BT, batch.old_logprobs_BT, batch.advantages_B, config.objective.clip
+            )
+            if reference_BT is not None:
+                losses_BT = losses_BT + config.objective.beta * kl_penalty(
+                    logprobs_BT, reference_BT
+                )
+            loss = ((losses_BT * batch.mask_BT).sum(1) * weights_B).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            model.eval()
+        gap = ((logprobs_BT.detach() - batch.old_logprobs_BT).abs() * batch.mask_BT).sum()
+        clipped = (clipped_BT * batch.mask_BT).sum()
+        return torch.stack([loss.detach(), clipped, gap]).double().cpu()

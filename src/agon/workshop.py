@@ -1,0 +1,102 @@
+"""A model ready to play: policies, engine, judge and prompter of one configuration.
+
+Training, evaluation and solving all begin here, after `preflight`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agon.checkpoints import latest_checkpoint
+from agon.config import Config
+from agon.engines.torch_engine import TorchEngine
+from agon.errors import CheckpointError
+from agon.policies import Policies, load_base
+from agon.preflight import Language
+from agon.rounds import Table
+from agon.runs import RunFolder
+from agon.verifiers import PooledJudge
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What plays a round, and the policies behind it."""
+
+    policies: Policies
+    table: Table
+    judge: PooledJudge
+    device: torch.device
+    language: Language
+
+    def close(self) -> None:
+        """End the verifier's worker processes."""
+        self.judge.close()
+
+
+def open_workshop(config: Config, language: Language, judge: PooledJudge | None = None) -> Workshop:
+    """Load the base and start the adapters as the configuration says.
+
+    Args:
+        config: The run's configuration.
+        language: From `preflight.read_language`.
+        judge: One that is running already; None starts one.
+
+    Raises:
+        AdapterError: A warm start does not fit.
+        EngineError: The model cannot be sampled in process.
+    """
+    if config.training.threads is not None:
+        torch.set_num_threads(config.training.threads)
+    device = choose_device(config)
+    # The adapters are drawn on the CPU, so that their start does not hang on the device.
+    policies = Policies(
+        load_base(config.model), config.adapters, config.game.policies, config.seeds.init
+    )
+    policies.model.to(device)
+    warm = {"a": config.adapters.warm_a, "b": config.adapters.warm_b}
+    for name in policies.names:
+        folder = warm[name]
+        if folder is not None:
+            policies.load(name, Path(folder), field=f"adapters.warm_{name}")
+    engine = TorchEngine(
+        policies,
+        end_token_ids=language.prompter.end_token_ids,
+        pad_token_id=language.pad_token_id,
+        slots=config.sampling.slots,
+        context_limit=language.context,
+    )
+    judge = judge or PooledJudge(config.verifier)
+    return Workshop(
+        policies, Table(engine, judge, language.prompter), judge, device, language
+    )
+
+
+def choose_device(config: Config) -> torch.device:
+    """The device of `training.device`, as Accelerate finds it."""
+    from accelerate import PartialState
+
+    if config.training.device == "cpu":
+        return torch.device("cpu")
+    return torch.device(PartialState().device)
+
+
+def load_run_adapters(folder: RunFolder, policies: Policies) -> int:
+    """Put a run's newest adapters into the policies.
+
+    Returns:
+        The step that they come from.
+
+    Raises:
+        CheckpointError: The run has no checkpoint.
+    """
+    checkpoint = latest_checkpoint(folder.checkpoints)
+    if checkpoint is None:
+        raise CheckpointError(f"{folder.path} has no checkpoint yet: let it train for a while")
+    step = int(checkpoint.name.removeprefix("step-"))
+    for name in policies.names:
+        policies.load(name, checkpoint / "adapters" / name, field=f"checkpoint {checkpoint.name}")
+        policies.set_version(name, step)
+    return step
