@@ -203,10 +203,10 @@ def main() -> None:
     for step, inputs in enumerate(islice(data, arguments.steps), start=1):
         labels = inputs.pop("labels")[:, 1:]
         logits = model(**inputs).logits[:, :-1]
-        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="sum")
+        total = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="sum")
         # A constant divisor weighs every token alike; the mean over a batch of short replies
         # would weigh its tokens more, and teach the model to give up too early.
-        loss = losses / (arguments.rows * MEAN_TOKENS)
+        loss = total / (arguments.rows * MEAN_TOKENS)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -28,6 +28,8 @@ def read_adapter_config(folder: Path, field: str) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
         raise AdapterError(f"{field}: {path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise AdapterError(f"{field}: {path} is not a table of settings")
     if config.get("peft_type") != "LORA":
         raise AdapterError(
             f"{field}: {folder} is a {config.get('peft_type')} adapter, expected LORA"
@@ -57,6 +59,12 @@ def check_adapter_folder(
             raise AdapterError(
                 f"{field}: {folder} has {name} {have}, this run has adapters.{name} = {want}; "
                 f"set adapters.{name} = {have}"
+            )
+    for name in ("use_rslora", "alpha_pattern", "rank_pattern", "use_dora"):
+        if config.get(name):
+            raise AdapterError(
+                f"{field}: {folder} sets {name} = {config[name]}, expected a plain LoRA of one "
+                "scale, alpha / rank: give an adapter that was trained without it"
             )
     note = folder / FINGERPRINT_FILE
     if base is None or not note.is_file():

@@ -40,8 +40,8 @@ class ModelConfig(Section):
     dtype: Annotated[Literal["float32", "bfloat16", "float16", "auto"], OURS] = "float32"
     """Type of the base's weights; adapters are always float32. `auto` keeps the checkpoint's."""
 
-    attention: Annotated[Literal["sdpa", "eager", "flash_attention_2"], OURS] = "sdpa"
-    """Attention implementation of transformers."""
+    attention: Annotated[Literal["sdpa", "eager"], OURS] = "sdpa"
+    """Attention implementation of transformers; the in-process engine needs masks it can give."""
 
     trust_remote_code: Annotated[bool, OURS] = False
     """Whether code from the model's repository may run. Never needed for supported models."""

@@ -85,7 +85,8 @@ def build_config(
         if not isinstance(table, dict):
             raise ConfigError(f"{origin}: {section} is not a table")
         table[field] = value
-        merged.setdefault("sources", {}).pop(f"{section}.{field}", None)
+        if isinstance(merged.get("sources"), dict):
+            merged["sources"].pop(f"{section}.{field}", None)
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
@@ -96,6 +97,8 @@ def build_config(
 def parse_override(text: str) -> tuple[str, str, Any]:
     """`section.field=value`; the value is read as TOML, and as plain text where it is not.
 
+    `null` is no value. `none` is a text: `game.exchange` and `logging.rounds` take it.
+
     Raises:
         ConfigError: The text has another form.
     """
@@ -104,7 +107,7 @@ def parse_override(text: str) -> tuple[str, str, Any]:
     if not (equals and dot and section and field):
         raise ConfigError(f"--set: got {text!r}, expected section.field=value")
     raw = raw.strip()
-    if raw in ("null", "none"):
+    if raw == "null":
         return section, field, None
     try:
         return section, field, tomllib.loads(f"value = {raw}")["value"]

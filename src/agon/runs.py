@@ -110,17 +110,20 @@ class LogFile:
         if size is not None:
             actual = self._file.seek(0, os.SEEK_END)
             if actual < size:
+                self._file.close()
                 raise CheckpointError(
                     f"{path} has {actual} bytes, the checkpoint was written at {size}: the file "
                     "was cut or replaced; restore it or start a new run"
                 )
             self._file.truncate(size)
+            self._file.seek(size)  # `sync` tells the size by the position
 
     def append(self, rows: Iterable[dict[str, Any]]) -> None:
         """Write one step's lines."""
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         if text:
-            data = text.encode()
+            # A lone surrogate in a question becomes the JSON escape that it is read back from.
+            data = text.encode("utf-8", "backslashreplace")
             # A fixed time in the header: the same rows give the same bytes.
             data = gzip.compress(data, mtime=0) if self._compress else data
             while data:

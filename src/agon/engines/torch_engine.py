@@ -191,8 +191,8 @@ class _Loop:
         self.cache = SlotCache(engine.windows_L, self.limit)
         self.generators = [generator(key) for key in keys]
         self.uniforms_RD = np.empty((len(keys), _DRAWS))
-        # Long prompts first, so that later ones fit to the left of the cache's last column, and
-        # equal prompts side by side, so that they share a prefill.
+        # Taken from the end. Long prompts first, so that later ones fit to the left of the cache's
+        # last column, and equal prompts side by side, so that they share a prefill.
         self.waiting = sorted(
             range(len(prompts)),
             key=lambda request: (len(self.prompts[request]), self.prompts[request]),

@@ -48,7 +48,7 @@ class Row:
         """A field that must be text and not blank, stripped.
 
         Raises:
-            DataError: The field is missing, not text, or blank.
+            DataError: The field is missing, not text, blank, or not valid Unicode.
         """
         if field not in self.fields:
             columns = ", ".join(map(str, self.fields)) or "none"
@@ -58,6 +58,8 @@ class Row:
             raise self.fault(field, f"got {type(value).__name__}, expected text")
         if not value.strip():
             raise self.fault(field, "empty, expected text")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise self.fault(field, "holds half a character (a lone surrogate), expected text")
         return value.strip()
 
     def number_field(self, field: str) -> float:

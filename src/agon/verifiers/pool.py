@@ -8,7 +8,7 @@ the judge, such as a worker that does not start, is unscored.
 Workers are programs of their own and not children of `multiprocessing`: that would import the
 main module again in each, and with it torch. They are started when first needed, are not in the
 terminal's process group, so Ctrl-C does not reach them, and end when the pool's end of their
-channel is closed, by whatever death. POSIX only.
+channel is closed, by whatever death. POSIX only; the memory limit holds on Linux alone.
 
 What this module does not do: know what is judged; `worker` runs the functions.
 """

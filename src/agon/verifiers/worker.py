@@ -34,7 +34,8 @@ def main(channel_number: str, seconds: str, memory_mib: str, *modules: str) -> N
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     channel = Connection(int(channel_number))
     limit = int(memory_mib) * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    if sys.platform == "linux":  # macOS refuses limits on the address space
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         for module in modules:  # now, so that no check pays for it with its time

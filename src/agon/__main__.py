@@ -1,0 +1,5 @@
+"""`python -m agon`."""
+
+from agon.cli import main
+
+main()

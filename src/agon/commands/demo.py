@@ -1,0 +1,284 @@
+"""`agon demo`: GRPO and Agon side by side on the embedded model, then one table and one plot.
+
+Both runs are ordinary runs of ordinary recipes, each in a process of its own with one thread, so
+on two cores they train at the same time. A demo that was interrupted continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table as RichTable
+
+from agon.errors import AgonError
+from agon.evaluation.protocols import Attempt
+from agon.evaluation.statistics import Summary, summarise
+from agon.evaluation.table import render, table_rows
+from agon.preflight import total_steps
+from agon.recipes import load_recipe
+from agon.runs import RunFolder
+
+ARMS = {"grpo": "countdown-grpo", "agon": "countdown-agon"}
+"""Run folder's name and recipe of each side."""
+
+SHOWN: tuple[tuple[str, str, str], ...] = (
+    ("grpo", "base", "base"),
+    ("grpo", "base->base", "base->base"),
+    ("grpo", "a", "GRPO"),
+    ("grpo", "a->a", "GRPO->GRPO"),
+    ("agon", "a", "Agon a"),
+    ("agon", "b", "Agon b"),
+    ("agon", "a->b", "Agon a->b"),
+    ("agon", "b->a", "Agon b->a"),
+)
+"""Rows of the table: run, system, label."""
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One side of the comparison."""
+
+    name: str
+    folder: RunFolder
+    steps: int
+
+
+class DemoFailed(AgonError):
+    """One of the demo's processes failed."""
+
+
+def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
+    """Train both sides, evaluate them, print the table, draw the plot.
+
+    Args:
+        out: Folder of the two runs, the plot and the logs.
+        overrides: `section.field=value`, for both sides.
+        console: Where to write.
+
+    Returns:
+        The process's exit status.
+
+    Raises:
+        AgonError: A setting cannot be used, or a process failed.
+    """
+    arms = []
+    for name, recipe in ARMS.items():
+        config = load_recipe(recipe, overrides)
+        # One pass is never the demo's length; the recipes state the steps.
+        arms.append(Arm(name, RunFolder(out / name), total_steps(0, config)))
+    out.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    console.print(
+        f"Training GRPO (2N rollouts) and Agon (N drafts and N challenges) for {arms[0].steps} "
+        f"steps each, in {out}. Stop with Ctrl-C; the same command continues.",
+        highlight=False,
+    )
+    try:
+        _run_all([_train_command(arm, overrides) for arm in arms], arms, out, console)
+        console.print("Evaluating on all dev problems ...", highlight=False)
+        # Two samples for GRPO: its pass@2 bounds what two tries without exchange can reach.
+        _run_all([_eval_command(arm, 2 if arm.name == "grpo" else 1) for arm in arms], (), out,
+                 console)
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; `agon demo` continues from the last checkpoints")
+        return INTERRUPTED
+    from agon.evaluation.plots import plot_training
+
+    figure = plot_training({arm.name: read_metrics(arm.folder) for arm in arms}, out / "demo.png")
+    show_table(arms, console)
+    console.print(
+        f"took {time.monotonic() - started:.0f} s\nplot: {figure}\n"
+        + "\n".join(f"{arm.name} run: {arm.folder.path}" for arm in arms)
+        + f"\ntry: agon solve {arms[1].folder.path} 'make 22 from 4,7,6'",
+        highlight=False,
+    )
+    return 0
+
+
+def _train_command(arm: Arm, overrides: Sequence[str]) -> list[str]:
+    command = [sys.executable, "-m", "agon", "train"]
+    if arm.folder.config.is_file():
+        return [*command, "--resume", str(arm.folder.path)]
+    options = [part for override in overrides for part in ("--set", override)]
+    return [*command, ARMS[arm.name], "--run-dir", str(arm.folder.path), *options]
+
+
+def _eval_command(arm: Arm, samples: int) -> list[str]:
+    path = str(arm.folder.path)
+    return [sys.executable, "-m", "agon", "eval", path, "--samples", str(samples)]
+
+
+def _run_all(
+    commands: Sequence[Sequence[str]], arms: Sequence[Arm], out: Path, console: Console
+) -> None:
+    """Run processes side by side, as many as there are cores, and show the arms' progress.
+
+    Raises:
+        DemoFailed: One of them failed; the others are stopped.
+    """
+    waiting, running = list(enumerate(commands)), {}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        with Progress(arms, console) as progress:
+            while waiting or running:
+                while waiting and len(running) < max(1, os.cpu_count() or 1):
+                    number, command = waiting.pop(0)
+                    log = out / f"{command[3]}-{number}.log"
+                    with log.open("w") as file:
+                        process = subprocess.Popen(
+                            command, stdout=file, stderr=subprocess.STDOUT, env=environment
+                        )
+                    running[process] = log
+                for process, log in list(running.items()):
+                    if process.poll() is None:
+                        continue
+                    del running[process]
+                    if process.returncode != 0:
+                        last = log.read_text().strip().splitlines()[-1:]
+                        raise DemoFailed(f"a process of the demo failed: {last}; all of it: {log}")
+                progress.show()
+                time.sleep(0.25)
+    finally:
+        # The terminal's Ctrl-C reaches the children too; they save a checkpoint before they end.
+        for process in running:
+            if sys.exc_info()[0] is not KeyboardInterrupt:
+                process.terminate()
+            process.wait()
+
+
+class Progress:
+    """The figures of both runs as they train."""
+
+    def __init__(self, arms: Sequence[Arm], console: Console):
+        """Nothing is shown without arms."""
+        self._arms, self._console = arms, console
+        self._live = Live(console=console) if arms and console.is_terminal else None
+        self._said: dict[str, int] = {}
+
+    def __enter__(self) -> Progress:
+        """Start the live table where a person watches."""
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave the last table standing."""
+        if self._live is not None:
+            self.show()
+            self._live.__exit__(*error)
+
+    def show(self) -> None:
+        """Read the runs' metrics and show them."""
+        rows = {arm.name: read_metrics(arm.folder) for arm in self._arms}
+        if self._live is not None:
+            self._live.update(_progress_table(self._arms, rows))
+            return
+        for arm in self._arms:
+            done = len(rows[arm.name])
+            if done and done % 25 == 0 and self._said.get(arm.name) != done:
+                self._said[arm.name] = done
+                last = rows[arm.name][-1]
+                self._console.print(
+                    f"{arm.name} step {done}/{arm.steps} "
+                    + " ".join(f"{k} {v}" for k, v in _figures(last, rows[arm.name]).items()),
+                    highlight=False,
+                )
+
+
+def _figures(last: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    recent = rows[-10:]
+
+    def average(key: str, form: str) -> str:
+        values = [row[key] for row in recent if key in row]
+        return form.format(sum(values) / len(values)) if values else ""
+
+    dev = next((row for row in reversed(rows) if any(k.startswith("dev.") for k in row)), {})
+    return {
+        "draft pass": average("draft.pass", "{:.1%}"),
+        "challenge pass": average("challenge.pass", "{:.1%}"),
+        "length": average("draft.length", "{:.0f}"),
+        "flat": average("draft.flat_correctness", "{:.0%}"),
+        "dev": " ".join(
+            f"{key.split('.')[1]} {value:.0%}"
+            for key, value in dev.items()
+            if key.startswith("dev.") and key.endswith(".pass")
+        ),
+    }
+
+
+def _progress_table(
+    arms: Sequence[Arm], rows: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> RichTable:
+    table = RichTable(title="means of the last 10 steps; dev pass@1", title_justify="left")
+    table.add_column("run")
+    table.add_column("step", justify="right")
+    figures = {arm.name: _figures(r[-1], r) for arm in arms if (r := rows[arm.name])}
+    for column in next(iter(figures.values()), {}):
+        table.add_column(column)
+    for arm in arms:
+        step = f"{min(len(rows[arm.name]), arm.steps)}/{arm.steps}"
+        table.add_row(arm.name, step, *figures.get(arm.name, {}).values())
+    return table
+
+
+def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    """The complete lines of a run's metrics; none before it has begun."""
+    if not folder.metrics.is_file():
+        return []
+    text = folder.metrics.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def show_table(arms: Sequence[Arm], console: Console) -> None:
+    """The comparison of all systems on dev."""
+    records = {
+        arm.name: json.loads((arm.folder.evaluations / "dev.json").read_text()) for arm in arms
+    }
+    summaries: dict[str, Summary] = {}
+    rollouts = {}
+    for run, system, label in SHOWN:
+        attempts = [_attempt(item) for item in records[run]["attempts"][system]]
+        # The same protocol for every row: one sample for each problem. GRPO's second sample
+        # only enters its pass@2.
+        summaries[label] = summarise([a for a in attempts if a.sample == 0])
+        rollouts[label] = records[run]["systems"][system]["training_rollouts"]
+        if label == "GRPO":
+            both = summarise(attempts)
+            summaries[label] = _with_bound(summaries[label], both)
+    count = next(iter(summaries.values())).problems
+    console.print()
+    console.print(render(table_rows(summaries, rollouts), f"{count} dev problems, one sample each"))
+
+
+def _with_bound(summary: Summary, both: Summary) -> Summary:
+    from dataclasses import replace
+
+    return replace(summary, pass_k=both.pass_k, k=both.k)
+
+
+def _attempt(item: Mapping[str, Any]) -> Attempt:
+    from agon.records import Outcome
+
+    draft = item["draft_outcome"]
+    return Attempt(
+        problem=item["problem"],
+        sample=item["sample"],
+        outcome=Outcome(item["outcome"]),
+        draft_outcome=None if draft is None else Outcome(draft),
+        answer=item["answer"],
+        generated=tuple(item["generated"]),
+        prompt=tuple(item["prompt"]),
+        truncated=item["truncated"],
+    )

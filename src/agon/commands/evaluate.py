@@ -1,0 +1,160 @@
+"""`agon eval`: every system of a run on dev, or on test by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from agon.commands.train import dev_order
+from agon.config import Config, TaskConfig
+from agon.engines.base import Sampling
+from agon.errors import ConfigError, DataError
+from agon.evaluation.protocols import Attempt, evaluate, standard_systems
+from agon.evaluation.statistics import Summary, summarise
+from agon.evaluation.table import as_records, render, table_rows
+from agon.preflight import check_context, check_settings, read_language
+from agon.records import Problem
+from agon.runs import RunFolder, write_atomically
+from agon.tasks import check_golds, gold_notes, load_task
+from agon.tasks.splits import Split
+from agon.workshop import Workshop, load_run_adapters, open_workshop
+
+
+def evaluate_run(
+    run: Path,
+    split: str,
+    limit: int | None,
+    samples: int,
+    task: str | None,
+    path: str | None,
+    console: Console,
+) -> None:
+    """Evaluate a run's newest adapters and write `evaluations/<split>.json`.
+
+    Args:
+        run: A run folder.
+        split: `dev` or `test`.
+        limit: At most so many problems, the first of the seeded order; None is all.
+        samples: Attempts for each problem.
+        task: Another task than the run's; its name marks the result file.
+        path: Local data of that task.
+        console: Where to write.
+
+    Raises:
+        AgonError: Anything that the user can mend.
+    """
+    if split not in (Split.DEV, Split.TEST):
+        raise ConfigError(f"--split: got {split!r}, expected dev or test")
+    if samples < 1 or (limit is not None and limit < 1):
+        raise ConfigError("--samples and --problems must be at least 1")
+    folder = RunFolder(run)
+    config = folder.read_config()
+    check_settings(config)
+    chosen = task_config(config, task, path)
+    data = load_task(chosen)
+    language = read_language(config)
+    check_context(config, language, data)
+    workshop = open_workshop(config, language)
+    try:
+        problems, dropped = check_golds(dev_order(data, config, Split(split)), workshop.judge)
+        problems = problems[:limit]
+        for note in (*data.notes, *gold_notes(dropped)):
+            console.print(note, highlight=False)
+        if not problems:
+            raise DataError(
+                f"--split {split}: the task {chosen.name} has no such problems; "
+                "math500, for example, has only test"
+            )
+        step = load_run_adapters(folder, workshop.policies)
+        results = run_systems(config, workshop, problems, samples, console)
+    finally:
+        workshop.judge.close()
+    name = split if task is None else f"{task}-{split}"
+    summaries = {system: summarise(attempts) for system, attempts in results.items()}
+    rollouts = dict.fromkeys(summaries, training_rollouts(config, step))
+    rollouts |= {system: 0 for system in summaries if set(system.split("->")) == {"base"}}
+    title = f"{run} after {step} steps, {len(problems)} {name} problems"
+    console.print(render(table_rows(summaries, rollouts), title))
+    target = folder.evaluations / f"{name}.json"
+    readings = write_results(target, title, step, config, results, summaries, rollouts)
+    if split == Split.TEST and readings > 1:
+        console.print(
+            f"[yellow]note:[/] the test split of this run has been read {readings} times; it must "
+            "choose nothing",
+            highlight=False,
+        )
+    console.print(f"written: {target}", highlight=False)
+
+
+def task_config(config: Config, task: str | None, path: str | None) -> TaskConfig:
+    """The run's task, or another one with the run's split sizes."""
+    values: dict[str, Any] = json.loads(config.task.model_dump_json())
+    if task is not None:
+        values |= {"name": task, "path": None}
+    if path is not None:
+        values["path"] = path
+    try:
+        return TaskConfig.model_validate(values)
+    except ValueError as error:
+        known = "countdown, gsm8k, math500, deepmath"
+        raise ConfigError(f"--task: got {task!r}, expected one of {known}") from error
+
+
+def run_systems(
+    config: Config,
+    workshop: Workshop,
+    problems: Sequence[Problem],
+    samples: int,
+    console: Console,
+) -> dict[str, list[Attempt]]:
+    """Run the standard systems, naming each stage as it begins."""
+    return evaluate(
+        standard_systems(config.game.policies),
+        problems,
+        samples,
+        config.seeds.evaluation,
+        Sampling(config.sampling.max_new_tokens, config.sampling.temperature),
+        workshop.table,
+        lambda name, number, of: console.print(f"  {number}/{of} {name}", highlight=False),
+    )
+
+
+def training_rollouts(config: Config, steps: int) -> int:
+    """Rollouts of all roles that a run's training took."""
+    stages = 2 if config.game.second_stage else 1
+    return steps * config.training.problems_per_step * config.sampling.group_size * stages
+
+
+def write_results(
+    target: Path,
+    title: str,
+    step: int,
+    config: Config,
+    results: Mapping[str, Sequence[Attempt]],
+    summaries: Mapping[str, Summary],
+    rollouts: Mapping[str, int],
+) -> int:
+    """Write one evaluation with its per-problem records; count how often the file was written.
+
+    Returns:
+        The count, this time included.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    readings = 1
+    if target.is_file():
+        readings += int(json.loads(target.read_text()).get("readings", 1))
+    record = {
+        "title": title,
+        "step": step,
+        "readings": readings,
+        "config": json.loads(config.model_dump_json()),
+        "systems": as_records(summaries, rollouts),
+        "attempts": {name: [asdict(a) for a in attempts] for name, attempts in results.items()},
+    }
+    write_atomically(target, json.dumps(record, indent=1) + "\n")
+    return readings

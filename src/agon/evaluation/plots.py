@@ -1,0 +1,80 @@
+"""Plots of training runs, drawn with matplotlib into PNG files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+WINDOW = 10
+"""Steps that a training curve is averaged over."""
+
+# Okabe and Ito's palette: told apart with colour-blind eyes.
+COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7")
+
+
+def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> Path:
+    """Draw dev accuracy and training lengths over steps.
+
+    Args:
+        runs: The lines of each run's metrics.jsonl, by the run's name.
+        target: The PNG file to write.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    accuracy, length = figure.subplots(1, 2)
+    colours = iter(COLOURS * 4)
+    for name, rows in runs.items():
+        for system in _systems(rows):
+            points = [(r["step"], r[f"dev.{system}.pass"]) for r in rows if _has(r, system)]
+            two = "->" in system
+            accuracy.plot(
+                [step for step, _ in points],
+                [100 * value for _, value in points],
+                "--" if two else "-",
+                marker="o" if two else "s",
+                markersize=4,
+                color=next(colours),
+                label=f"{name}: {system}",
+            )
+    colours = iter(COLOURS * 4)
+    for name, rows in runs.items():
+        for role in ("draft", "challenge"):
+            values = [(r["step"], r[f"{role}.length"]) for r in rows if f"{role}.length" in r]
+            if values:
+                length.plot(
+                    [step for step, _ in values],
+                    running_mean([value for _, value in values], WINDOW),
+                    color=next(colours),
+                    label=f"{name}: {role}s",
+                )
+    accuracy.set(xlabel="step", ylabel="dev pass@1, %", title="Accuracy (dashed: two passes)")
+    length.set(
+        xlabel="step", ylabel="tokens", title=f"Mean length in training, {WINDOW}-step mean"
+    )
+    for axes in (accuracy, length):
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(target, dpi=130)
+    return target
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each value and those before it, at most `window` in all."""
+    return [
+        sum(values[max(0, index - window + 1) : index + 1]) / min(index + 1, window)
+        for index in range(len(values))
+    ]
+
+
+def _systems(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = {key: None for row in rows for key in row if key.startswith("dev.")}
+    return [key.split(".")[1] for key in names if key.endswith(".pass")]
+
+
+def _has(row: Mapping[str, Any], system: str) -> bool:
+    return f"dev.{system}.pass" in row
