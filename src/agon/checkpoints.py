@@ -21,16 +21,21 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from agon.errors import AgonError, CheckpointError
 from agon.policies import Policies
 
 _NAME = re.compile(r"step-(\d{6,})")
+_UNREADABLE = (
+    *(AgonError, OSError, ValueError, KeyError, TypeError, RuntimeError),
+    SafetensorError,  # derives from Exception alone
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +85,7 @@ def save_checkpoint(
             shutil.rmtree(final)
         aside.rename(final)
         _sync(folder)
-    except Exception as error:
-        if not isinstance(error, OSError) and "space" not in str(error).lower():
-            raise
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         last = latest_checkpoint(folder)
         raise CheckpointError(
@@ -118,11 +121,7 @@ def load_checkpoint(
             restore_optimizer(optimizer, policies.parameters(name), tensors)
             policies.set_version(name, state.versions[name])
         _restore_random(states)
-    except (AgonError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise _unreadable(folder, error) from error
-    except Exception as error:  # safetensors raises its own class, which derives from Exception
-        if type(error).__name__ != "SafetensorError":
-            raise
+    except _UNREADABLE as error:
         raise _unreadable(folder, error) from error
     return state
 
@@ -188,7 +187,9 @@ def restore_optimizer(
 def _random_states() -> dict[str, Any]:
     """Global generators. Agon draws from keyed generators; libraries may draw from these."""
     version, internal, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
+    kind, keys, position, has_gauss, cached = cast(
+        tuple[str, Any, int, int, float], numpy.random.get_state(legacy=True)
+    )
     return {
         "python": [version, list(internal), gauss],
         "numpy": [kind, keys.tolist(), position, has_gauss, cached],

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Idle OpenMP threads that spin cost several times the work when another process wants the core;
 # the setting counts only if it is there before torch starts.
@@ -92,7 +95,7 @@ def demo(
     raise typer.Exit(command(out, overrides or [], _console()))
 
 
-def _console():  # type: ignore[no-untyped-def]
+def _console() -> Console:
     from rich.console import Console
 
     return Console()

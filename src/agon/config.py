@@ -423,6 +423,6 @@ def default_source(name: str) -> str:
     """The source tag of a setting's default, `paper`, `inferred` or `ours`."""
     section, field = name.split(".")
     annotation = Config.model_fields[section].annotation
-    assert isinstance(annotation, type) and issubclass(annotation, Section)
+    assert isinstance(annotation, type)
+    assert issubclass(annotation, Section)
     return next(tag for tag in annotation.model_fields[field].metadata if isinstance(tag, str))
-

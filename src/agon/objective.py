@@ -108,16 +108,14 @@ def kl_penalty(logprobs_BT: Tensor, reference_BT: Tensor) -> Tensor:
     return torch.exp(difference_BT) - difference_BT - 1
 
 
-def token_logprobs(
-    model: torch.nn.Module, batch: Batch, temperature: float
-) -> Tensor:
+def token_logprobs(model: torch.nn.Module, batch: Batch, temperature: float) -> Tensor:
     """Log-probabilities (B, T) of the batch's completion tokens; 0 where `mask_BT` is 0.
 
     Rows are padded on the right, so causal attention alone keeps padding out of every position
     that counts: no mask is needed, and only columns that predict a completion token are projected
     onto the vocabulary.
     """
-    logits_BTV = model(
+    logits_BTV: Tensor = model(
         input_ids=batch.input_ids_BL, logits_to_keep=batch.columns_T, use_cache=False
     ).logits.float()
     if temperature != 1.0:

@@ -19,11 +19,10 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
 
+from agon.adapter_folders import FINGERPRINT_FILE, check_adapter_folder
 from agon.config import AdapterConfig, ModelConfig
 from agon.engines.base import BASE
 from agon.errors import AdapterError
-from agon.adapter_folders import FINGERPRINT_FILE, check_adapter_folder
-
 
 
 class Policies:
@@ -216,9 +215,7 @@ class Policies:
         return float(config.lora_alpha / config.r)
 
 
-def _inner(
-    a_x: torch.Tensor, b_x: torch.Tensor, a_y: torch.Tensor, b_y: torch.Tensor
-) -> float:
+def _inner(a_x: torch.Tensor, b_x: torch.Tensor, a_y: torch.Tensor, b_y: torch.Tensor) -> float:
     """<B_x A_x, B_y A_y> as trace((B_x' B_y) (A_y A_x'))."""
     return float(((b_x.double().T @ b_y.double()) * (a_x.double() @ a_y.double().T)).sum())
 
@@ -229,7 +226,7 @@ def _silence_dropout(base: torch.nn.Module) -> None:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+            setattr(module, "attention_dropout", 0.0)  # noqa: B010
 
 
 def fingerprint(base: torch.nn.Module) -> str:

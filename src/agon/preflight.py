@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agon.adapter_folders import check_adapter_folder
 from agon.assets import EMBEDDED, model_folder
 from agon.config import Config
 from agon.errors import ConfigError
-from agon.adapter_folders import check_adapter_folder
 from agon.prompts import Prompter
 from agon.records import Problem
 from agon.tasks import TaskData, load_task
@@ -153,9 +153,7 @@ def longest_prompts(config: Config, language: Language, data: TaskData) -> tuple
     problems = [problem for split in data.problems.values() for problem in split]
     problems.sort(key=lambda problem: len(problem.question), reverse=True)
     prompter = language.prompter
-    tokens = [
-        len(prompter.plain(problem).token_ids) for problem in problems[:LONGEST_PROBLEMS]
-    ]
+    tokens = [len(prompter.plain(problem).token_ids) for problem in problems[:LONGEST_PROBLEMS]]
     if not problems:
         return 0, 0
     with_empty = len(prompter.challenge(problems[0], "").token_ids)

@@ -1,4 +1,4 @@
-"""Recipes: TOML files and `--set` overrides read into a `Config`, with errors that name the field."""
+"""Recipes: TOML files and `--set` overrides read into a `Config`; errors name the field."""
 
 from __future__ import annotations
 

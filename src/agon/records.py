@@ -124,7 +124,7 @@ class Verdict:
 
     @property
     def correct(self) -> int:
-        """c of the design: 1 for right, 0 otherwise. Meaningful only when scored."""
+        """The design's c: 1 for right, 0 otherwise. Meaningful only when scored."""
         return int(self.outcome is Outcome.RIGHT)
 
 

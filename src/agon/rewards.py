@@ -28,9 +28,7 @@ ADVANTAGE_EPSILON = 1e-4
 """Added to the standard deviation, as TRL does; keeps near-flat groups finite."""
 
 
-def draft_reward(
-    reply: Reply, verdict: Verdict, config: RewardConfig, limit: int
-) -> Reward | None:
+def draft_reward(reply: Reply, verdict: Verdict, config: RewardConfig, limit: int) -> Reward | None:
     """R(a), or None when the draft is unscored.
 
     Args:

@@ -139,9 +139,7 @@ class LogFile:
         self._file.close()
 
 
-def round_rows(
-    played: Round, only: str = "all"
-) -> list[dict[str, Any]]:
+def round_rows(played: Round, only: str = "all") -> list[dict[str, Any]]:
     """One line for each draft, with the challenge that answered it.
 
     Args:

@@ -204,9 +204,7 @@ class Trainer:
             if self._config.evaluation.every and self.step % self._config.evaluation.every == 0:
                 row |= self._evaluate(display, watch)
             problems = batch_of(self.step, self._problems, self._config)
-            played = play_round(
-                problems, self.step, self._config, self._workshop.table, watch
-            )
+            played = play_round(problems, self.step, self._config, self._workshop.table, watch)
         row |= {"policies.draft": played.drafter}
         if played.challenger is not None:
             row["policies.challenge"] = played.challenger
@@ -238,11 +236,8 @@ class Trainer:
 
     def _rest(self, watch: Stopwatch, started: float, played: Round) -> Figures:
         """Times and memory; fields that two equal runs may differ in."""
-        tokens = sum(
-            rollout.reply.length
-            for group in (*played.drafts_PN, *played.challenges_PN)
-            for rollout in group
-        )
+        streams = streams_of(played).values()
+        tokens = sum(r.reply.length for parts in streams for part in parts for r in part)
         sampling = watch.seconds.get("draft", 0.0) + watch.seconds.get("challenge", 0.0)
         # Linux counts kibibytes, macOS bytes.
         unit = 1 if sys.platform == "darwin" else 1024
@@ -256,9 +251,7 @@ class Trainer:
         return figures
 
     def _evaluate(self, display: Display, watch: Stopwatch) -> Figures:
-        sampling = Sampling(
-            self._config.sampling.max_new_tokens, self._config.sampling.temperature
-        )
+        sampling = Sampling(self._config.sampling.max_new_tokens, self._config.sampling.temperature)
         with watch("evaluation"):
             results = evaluate(
                 dev_systems(self._config),

@@ -63,7 +63,9 @@ class Watch:
         warnings = []
         half = max(1, self.config.window // 2)
         if self.unscored in (1, half):
-            shares = ", ".join(f"{role} {rate:.0%}" for role, rate in zip(roles, rates, strict=True))
+            shares = ", ".join(
+                f"{role} {rate:.0%}" for role, rate in zip(roles, rates, strict=True)
+            )
             warnings.append(
                 f"the judge failed on some replies ({shares}): they are left out of baseline and "
                 "gradient; if it depends on the role or on what is written, rewards are biased"

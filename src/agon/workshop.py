@@ -69,9 +69,7 @@ def open_workshop(config: Config, language: Language, judge: PooledJudge | None 
         context_limit=language.context,
     )
     judge = judge or PooledJudge(config.verifier)
-    return Workshop(
-        policies, Table(engine, judge, language.prompter), judge, device, language
-    )
+    return Workshop(policies, Table(engine, judge, language.prompter), judge, device, language)
 
 
 def choose_device(config: Config) -> torch.device:

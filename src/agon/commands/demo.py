@@ -89,8 +89,9 @@ def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
         _run_all([_train_command(arm, overrides) for arm in arms], arms, out, console)
         console.print("Evaluating on all dev problems ...", highlight=False)
         # Two samples for GRPO: its pass@2 bounds what two tries without exchange can reach.
-        _run_all([_eval_command(arm, 2 if arm.name == "grpo" else 1) for arm in arms], (), out,
-                 console)
+        _run_all(
+            [_eval_command(arm, 2 if arm.name == "grpo" else 1) for arm in arms], (), out, console
+        )
     except KeyboardInterrupt:
         console.print("\ninterrupted; `agon demo` continues from the last checkpoints")
         return INTERRUPTED
@@ -128,7 +129,8 @@ def _run_all(
     Raises:
         DemoFailed: One of them failed; the others are stopped.
     """
-    waiting, running = list(enumerate(commands)), {}
+    waiting = list(enumerate(commands))
+    running: dict[subprocess.Popen[bytes], Path] = {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         with Progress(arms, console) as progress:
@@ -204,7 +206,8 @@ def _figures(last: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict
         values = [row[key] for row in recent if key in row]
         return form.format(sum(values) / len(values)) if values else ""
 
-    dev = next((row for row in reversed(rows) if any(k.startswith("dev.") for k in row)), {})
+    with_dev = (row for row in reversed(rows) if any(k.startswith("dev.") for k in row))
+    dev: Mapping[str, Any] = next(with_dev, {})
     return {
         "draft pass": average("draft.pass", "{:.1%}"),
         "challenge pass": average("challenge.pass", "{:.1%}"),

@@ -102,9 +102,7 @@ def _run(
             record = {**json.loads(config.model_dump_json())}
             write_atomically(folder.config, json.dumps(record, indent=2) + "\n")
             origins = sources_of(config, overrides)
-            write_atomically(
-                folder.path / "sources.json", json.dumps(origins, indent=2) + "\n"
-            )
+            write_atomically(folder.path / "sources.json", json.dumps(origins, indent=2) + "\n")
         write_atomically(folder.environment, json.dumps(environment, indent=2) + "\n")
         with open_trackers(config, folder) as trackers:
             trainer = Trainer(config, folder, workshop, problems, dev, environment, trackers)

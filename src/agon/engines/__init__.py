@@ -1,0 +1,1 @@
+"""Who samples: the in-process torch engine, behind the protocol in `base`."""

@@ -1,0 +1,1 @@
+"""Systems made of base, a and b; their figures, table and plots."""

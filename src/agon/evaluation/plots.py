@@ -52,9 +52,7 @@ def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path)
                     label=f"{name}: {role}s",
                 )
     accuracy.set(xlabel="step", ylabel="dev pass@1, %", title="Accuracy (dashed: two passes)")
-    length.set(
-        xlabel="step", ylabel="tokens", title=f"Mean length in training, {WINDOW}-step mean"
-    )
+    length.set(xlabel="step", ylabel="tokens", title=f"Mean length in training, {WINDOW}-step mean")
     for axes in (accuracy, length):
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

@@ -76,8 +76,10 @@ def summarise(attempts: Sequence[Attempt], seed: int = 0) -> Summary:
         by_problem.setdefault(attempt.problem, []).append(right)
     rates_P = np.array([np.mean(values) for values in by_problem.values()])
     k = max(attempt.sample for attempt in attempts) + 1
-    low, high = exact_interval(int(rates_P.sum()), len(rates_P)) if k == 1 else bootstrap_interval(
-        rates_P, seed
+    low, high = (
+        exact_interval(int(rates_P.sum()), len(rates_P))
+        if k == 1
+        else bootstrap_interval(rates_P, seed)
     )
     two_stage = [a for a in scored if a.draft_outcome not in (None, Outcome.UNSCORED)]
     return Summary(
@@ -107,9 +109,7 @@ def exact_interval(right: int, of: int) -> tuple[float, float]:
 def bootstrap_interval(rates_P: np.ndarray, seed: int) -> tuple[float, float]:
     """Percentile bootstrap of a mean over problems."""
     generator = np.random.default_rng(seed)
-    means = np.array(
-        [generator.choice(rates_P, len(rates_P)).mean() for _ in range(RESAMPLES)]
-    )
+    means = np.array([generator.choice(rates_P, len(rates_P)).mean() for _ in range(RESAMPLES)])
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)

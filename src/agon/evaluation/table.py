@@ -72,12 +72,21 @@ def _bound(label: str, summary: Summary, trained: str) -> list[str]:
 def render(rows: list[list[str]], title: str) -> RichTable:
     """The table for a terminal of 80 columns or more."""
     table = RichTable(
-        title=title, title_justify="left", caption=EXPLAINED, caption_justify="left",
-        box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold",
+        title=title,
+        title_justify="left",
+        caption=EXPLAINED,
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
     )
     for column in COLUMNS:
         table.add_column(
-            column, justify="left" if column == "system" else "right", no_wrap=True, vertical="bottom"
+            column,
+            justify="left" if column == "system" else "right",
+            no_wrap=True,
+            vertical="bottom",
         )
     for row in rows:
         table.add_row(*row)
