@@ -128,9 +128,7 @@ def plain_logprobs(
     with policies.active(policy):
         logits_LV = policies.model(input_ids=ids, use_cache=False).logits[0] / temperature
     logprobs_TV = logits_LV[len(prompt_ids) - 1 : -1].log_softmax(-1)
-    return torch.stack(
-        [logprobs_TV[t, token] for t, token in enumerate(completion_ids)]
-    )
+    return torch.stack([logprobs_TV[t, token] for t, token in enumerate(completion_ids)])
 
 
 def sampled_by(

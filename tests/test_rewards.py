@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agon.config import RewardConfig
@@ -134,11 +134,13 @@ def test_an_unscored_draft_unscores_its_challenge_unless_correctness_alone_is_pa
     assert challenge_total("correctness", b, "unscored") == 2.0 * (b is RIGHT)
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False), st.integers(0, 20), st.booleans())
 def test_equal_rewards_give_exact_zeros(value: float, count: int, scale: bool) -> None:
     assert group_advantages([value] * count, scale) == [0.0] * count
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False), st.integers(0, 20), st.booleans())
 def test_fewer_than_two_scored_rollouts_give_exact_zeros(value, place, scale) -> None:
     rewards: list[float | None] = [None] * (place + 1)
@@ -155,6 +157,7 @@ def test_the_advantage_is_the_deviation_from_the_mean_over_the_sample_deviation(
     assert group_advantages(rewards, scale=True) == [-2 / divisor, 0.0, 0.0, 2 / divisor]
 
 
+@settings(deadline=None)
 @given(GROUPS, st.booleans())
 def test_advantages_sum_to_zero(rewards: list[float], scale: bool) -> None:
     advantages = group_advantages(rewards, scale)
@@ -163,6 +166,7 @@ def test_advantages_sum_to_zero(rewards: list[float], scale: bool) -> None:
     assert abs(math.fsum(advantages)) <= bound
 
 
+@settings(deadline=None)
 @given(WITH_UNSCORED, st.integers(-64, 64), st.booleans())
 def test_adding_a_constant_to_all_rewards_changes_nothing(rewards, constant, scale) -> None:
     moved = [None if reward is None else reward + constant for reward in rewards]
@@ -171,6 +175,7 @@ def test_adding_a_constant_to_all_rewards_changes_nothing(rewards, constant, sca
     assert group_advantages(moved, scale) == pytest.approx(expected, abs=1e-9)
 
 
+@settings(deadline=None)
 @given(GROUPS, st.floats(0.1, 10))
 def test_scaling_makes_advantages_independent_of_the_rewards_unit(rewards, factor) -> None:
     """(kR - k mean) / (k s + eps) against (R - mean) / (s + eps).
@@ -187,6 +192,7 @@ def test_scaling_makes_advantages_independent_of_the_rewards_unit(rewards, facto
     assert scaled == pytest.approx(expected, rel=bound, abs=1e-9)
 
 
+@settings(deadline=None)
 @given(GROUPS, st.floats(0.1, 10))
 def test_without_scaling_advantages_are_in_the_rewards_unit(rewards, factor) -> None:
     scaled = group_advantages([factor * reward for reward in rewards], scale=False)
@@ -194,6 +200,7 @@ def test_without_scaling_advantages_are_in_the_rewards_unit(rewards, factor) -> 
     assert scaled == pytest.approx(expected, abs=1e-11)
 
 
+@settings(deadline=None)
 @given(WITH_UNSCORED, st.booleans())
 def test_unscored_rollouts_get_nothing_and_touch_nobody(rewards, scale) -> None:
     advantages = group_advantages(rewards, scale)
@@ -205,6 +212,7 @@ def test_unscored_rollouts_get_nothing_and_touch_nobody(rewards, scale) -> None:
     assert kept == group_advantages(scored, scale)
 
 
+@settings(deadline=None)
 @given(GROUPS, st.booleans(), st.randoms())
 def test_advantages_do_not_depend_on_the_order_in_the_group(rewards, scale, random) -> None:
     order = list(range(len(rewards)))

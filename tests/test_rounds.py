@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agon
@@ -218,6 +218,7 @@ def test_neither_thinking_nor_answer_block_reaches_the_challengers_prompt(name, 
 PIECES = ("<think>", "</think>", "<summary>", "</summary>", "<answer>", "</answer>", "s", "\n")
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from((*PIECES, "<answer>MARK</answer>", "MARK")), max_size=12))
 def test_whatever_the_draft_a_withheld_text_is_not_in_the_challenge(pieces: list[str]) -> None:
     text = "".join(pieces)
@@ -386,6 +387,7 @@ def test_the_filler_has_the_tokens_of_the_summary_it_stands_for() -> None:
         assert challenge.shown == ("lorem ipsum " * 60)[: 2 * lengths[p]]
 
 
+@settings(deadline=None)
 @given(st.integers(2, 12), st.integers(0, 50), st.integers(0, 5))
 def test_shuffling_is_a_derangement_of_the_problems(count: int, step: int, seed: int) -> None:
     order = derangement(count, f"{seed}/{step}/shuffle")
@@ -399,6 +401,7 @@ def test_a_derangement_of_fewer_than_two_is_refused(count: int) -> None:
         derangement(count, "key")
 
 
+@settings(deadline=None)
 @given(st.integers(2, 6), st.integers(0, 1000), st.integers(0, 1000))
 def test_shuffled_summaries_come_from_another_problem_and_each_is_shown_once(
     count: int, step: int, seed: int

@@ -33,7 +33,12 @@ from agon.policies import Policies
 
 _NAME = re.compile(r"step-(\d{6,})")
 _UNREADABLE = (
-    *(AgonError, OSError, ValueError, KeyError, TypeError, RuntimeError),
+    AgonError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    RuntimeError,
     SafetensorError,  # derives from Exception alone
 )
 

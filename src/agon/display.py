@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 PLAIN_EVERY = 10
@@ -26,6 +27,11 @@ ROWS = (
     ("conversions", "conversions", "{:.1%}"),
     ("regressions", "regressions", "{:.1%}"),
 )
+
+
+def say(console: Console, text: str) -> None:
+    """Write a sentence as it stands: no markup, and no line breaks in paths and commands."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class Display:
@@ -65,11 +71,11 @@ class Display:
 
     def note(self, text: str) -> None:
         """A sentence above the table."""
-        self._console.print(text, highlight=False)
+        say(self._console, text)
 
     def warn(self, text: str) -> None:
         """A warning above the table."""
-        self._console.print(f"[yellow]warning:[/] {text}", highlight=False)
+        self._console.print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
 
     def evaluation(self, step: int, figures: Mapping[str, float]) -> None:
         """Figures of a dev evaluation before a step."""
@@ -106,7 +112,12 @@ class Display:
         return "  ".join(parts)
 
     def _table(self, head: str, row: Mapping[str, Any]) -> RichTable:
-        table = RichTable(title=f"{self._title}   {head}", caption=self._dev, title_justify="left")
+        table = RichTable(
+            title=f"{self._title}   {head}",
+            caption=self._dev,
+            title_justify="left",
+            caption_justify="left",
+        )
         roles = [role for role in ("draft", "challenge") if f"{role}.length" in row]
         table.add_column("")
         for role in roles:

@@ -253,8 +253,11 @@ def parameter_hash(tensors: dict[str, torch.nn.Parameter]) -> str:
 def load_base(config: ModelConfig) -> torch.nn.Module:
     """Load the base into CPU memory; `preflight` has checked that it is there."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     from agon.assets import model_folder
+
+    logging.disable_progress_bar()
 
     return AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
         model_folder(config.name_or_path),

@@ -15,6 +15,7 @@ from agon.adapter_folders import check_adapter_folder
 from agon.assets import EMBEDDED, model_folder
 from agon.config import Config
 from agon.errors import ConfigError
+from agon.hub import hub_fault
 from agon.prompts import Prompter
 from agon.records import Problem
 from agon.tasks import TaskData, load_task
@@ -85,6 +86,7 @@ def read_language(config: Config) -> Language:
     folder = model_folder(config.model.name_or_path)
     revision = config.model.revision or "main"
     trust = config.model.trust_remote_code
+    _check_reachable(folder, config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, revision=revision, trust_remote_code=trust
@@ -118,6 +120,23 @@ def read_language(config: Config) -> Language:
         context=int(context) if context else 2**31,
         pad_token_id=int(pad) if pad is not None else int(prompter.end_token_ids[0]),
     )
+
+
+def _check_reachable(folder: str, config: Config) -> None:
+    """Say at once that a hub model is out of reach, unless it lies in the local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(folder).is_dir():
+        return
+    revision = config.model.revision or "main"
+    if isinstance(try_to_load_from_cache(folder, "config.json", revision=revision), str):
+        return
+    fault = hub_fault()
+    if fault is not None:
+        raise ConfigError(
+            f"model.name_or_path: {folder} cannot be loaded: {fault}. Give a local folder, or "
+            "connect to the hub"
+        )
 
 
 def read_task(config: Config) -> TaskData:

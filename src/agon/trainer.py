@@ -102,9 +102,12 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._previous)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        # A second Ctrl-C ends the program at once; the last checkpoint is whole in any case.
-        if self._open or self._asked:
+        if self._open:
             raise KeyboardInterrupt
+        if self._asked:
+            # A second Ctrl-C ends the program at once. It is no KeyboardInterrupt, since that saves
+            # and the step is half made; the last checkpoint is whole in any case.
+            raise SystemExit(128 + signal.SIGINT)
         self._asked = True
 
     @contextmanager
@@ -293,18 +296,27 @@ class Trainer:
         try:
             self._logs[log].append(rows)
         except OSError as error:
-            raise CheckpointError(
-                f"{self._folder.path}: cannot write {log} of step {self.step}: {error}. Free some "
-                f"space and continue with `agon train --resume {self._folder.path}`"
-            ) from error
+            raise self._unwritten(log, error) from error
+
+    def _unwritten(self, log: str, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"{self._folder.path}: cannot write {log} of step {self.step}: {error}. Free some "
+            f"space and continue with `agon train --resume {self._folder.path}`"
+        )
 
     def _save(self) -> None:
         if self._saved_at == self.step:
             return
+        sizes = {}
+        for key, log in self._logs.items():
+            try:
+                sizes[key] = log.sync()
+            except OSError as error:
+                raise self._unwritten(key, error) from error
         state = State(
             step=self.step,
             versions={n: self._workshop.policies.version(n) for n in self._workshop.policies.names},
-            log_sizes={key: log.sync() for key, log in self._logs.items()},
+            log_sizes=sizes,
             counters=self._watch.counters(),
             environment=self._environment,
         )

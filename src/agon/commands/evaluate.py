@@ -12,6 +12,7 @@ from rich.console import Console
 
 from agon.commands.train import dev_order
 from agon.config import Config, TaskConfig
+from agon.display import say
 from agon.engines.base import Sampling
 from agon.errors import ConfigError, DataError
 from agon.evaluation.protocols import Attempt, evaluate, standard_systems
@@ -64,7 +65,7 @@ def evaluate_run(
         problems, dropped = check_golds(dev_order(data, config, Split(split)), workshop.judge)
         problems = problems[:limit]
         for note in (*data.notes, *gold_notes(dropped)):
-            console.print(note, highlight=False)
+            say(console, note)
         if not problems:
             raise DataError(
                 f"--split {split}: the task {chosen.name} has no such problems; "
@@ -88,7 +89,7 @@ def evaluate_run(
             "choose nothing",
             highlight=False,
         )
-    console.print(f"written: {target}", highlight=False)
+    say(console, f"written: {target}")
 
 
 def task_config(config: Config, task: str | None, path: str | None) -> TaskConfig:
@@ -120,7 +121,7 @@ def run_systems(
         config.seeds.evaluation,
         Sampling(config.sampling.max_new_tokens, config.sampling.temperature),
         workshop.table,
-        lambda name, number, of: console.print(f"  {number}/{of} {name}", highlight=False),
+        lambda name, number, of: say(console, f"  {number}/{of} {name}"),
     )
 
 

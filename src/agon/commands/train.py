@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import platform
@@ -18,7 +19,7 @@ from rich.table import Table as RichTable
 
 from agon.checkpoints import latest_checkpoint, load_checkpoint
 from agon.config import Config, leaves
-from agon.display import Display
+from agon.display import Display, say
 from agon.errors import AgonError, ConfigError
 from agon.preflight import (
     Language,
@@ -73,6 +74,7 @@ def train(
         show_plan(config, overrides, folder, console)
         return 0
     check_settings(config)
+    check_trackers(config)
     if resume is None and folder.config.exists():
         folder.create()
     data = read_task(config)
@@ -94,7 +96,7 @@ def _run(
     try:
         problems, dev, notes = checked_problems(config, data, judge)
         for note in (*data.notes, *notes):
-            console.print(note, highlight=False)
+            say(console, note)
         workshop = open_workshop(config, language, judge)
         environment = describe_environment(str(workshop.device))
         if not resumed:
@@ -124,8 +126,8 @@ def _train(trainer: Trainer, folder: RunFolder, config: Config, console: Console
                 f"`agon train --resume {folder.path}`"
             )
             return INTERRUPTED
-    console.print(f"done: {trainer.steps} steps in {folder.path}", highlight=False)
-    console.print(f"next: agon eval {folder.path}", highlight=False)
+    say(console, f"done: {trainer.steps} steps in {folder.path}")
+    say(console, f"next: agon eval {folder.path}")
     return 0
 
 
@@ -138,7 +140,7 @@ def _restore(
 ) -> None:
     checkpoint = latest_checkpoint(folder.checkpoints)
     if checkpoint is None:
-        console.print("no checkpoint yet: the run begins anew", highlight=False)
+        say(console, "no checkpoint yet: the run begins anew")
         return
     state = load_checkpoint(checkpoint, workshop.policies, trainer.updater.optimizers)
     for key, now in environment.items():
@@ -150,7 +152,7 @@ def _restore(
                 highlight=False,
             )
     trainer.restore(state)
-    console.print(f"continuing {folder.path} after {state.step} steps", highlight=False)
+    say(console, f"continuing {folder.path} after {state.step} steps")
 
 
 def checked_problems(
@@ -200,24 +202,26 @@ def describe_environment(device: str) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def open_trackers(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
-    """The trackers of `logging.trackers`, through Accelerate.
+def check_trackers(config: Config) -> None:
+    """Refuse trackers that are not there before a run's folder is made.
 
     Raises:
         ConfigError: A tracker's package is not installed.
     """
-    names = config.logging.trackers
-    if not names:
-        yield []
-        return
-    import importlib.util
-
-    for name in names:
+    for name in config.logging.trackers:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"logging.trackers: {name} is not installed: pip install 'agon-rl[{name}]'"
             )
+
+
+@contextlib.contextmanager
+def open_trackers(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
+    """The trackers of `logging.trackers`, through Accelerate; `check_trackers` has looked."""
+    names = config.logging.trackers
+    if not names:
+        yield []
+        return
     from accelerate import Accelerator
 
     accelerator = Accelerator(
@@ -249,12 +253,13 @@ def show_plan(
         table.add_row(name, escape(json.dumps(value)), escape(origins[name]))
     console.print(table)
     check_settings(config)
+    check_trackers(config)
     try:
         data = read_task(config)
     except AgonError as error:
         if isinstance(error, ConfigError) or config.task.path is not None:
             raise
-        console.print(f"problems: not known here. {error}", highlight=False)
+        say(console, f"problems: not known here. {error}")
         data = None
     if data is not None:
         _show_problems(config, data, console)
@@ -263,7 +268,7 @@ def show_plan(
     except ConfigError as error:
         if Path(config.model.name_or_path).exists() or config.model.name_or_path == "embedded":
             raise
-        console.print(f"context: not checked. {error}", highlight=False)
+        say(console, f"context: not checked. {error}")
     else:
         if data is not None:
             plain, challenge = check_context(config, language, data)
@@ -278,7 +283,7 @@ def show_plan(
 def _show_problems(config: Config, data: TaskData, console: Console) -> None:
     count = len(training_problems(data, config))
     for note in data.notes:
-        console.print(note, highlight=False)
+        say(console, note)
     stages = 2 if config.game.second_stage else 1
     steps = total_steps(count, config)
     rollouts = config.training.problems_per_step * config.sampling.group_size * stages
@@ -296,4 +301,4 @@ def _show_files(config: Config, folder: RunFolder, console: Console) -> None:
     if config.logging.rounds != "none":
         files.append(folder.rounds(config.logging))
     files.append(folder.checkpoints / "step-*")
-    console.print("would write: " + ", ".join(str(path) for path in files), highlight=False)
+    say(console, "would write: " + ", ".join(str(path) for path in files))

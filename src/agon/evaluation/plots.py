@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 WINDOW = 10
 """Steps that a training curve is averaged over."""
 
-# Okabe and Ito's palette: told apart with colour-blind eyes.
-COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7")
+COLOURS = (
+    ("#0072B2", "#56B4E9", "#004A73", "#9AD1F5"),
+    ("#D55E00", "#E69F00", "#009E73", "#CC79A7"),
+)
+"""Shades of each run, from Okabe and Ito's palette: told apart with colour-blind eyes."""
 
 
 def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> Path:
@@ -26,8 +30,7 @@ def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path)
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     accuracy, length = figure.subplots(1, 2)
-    colours = iter(COLOURS * 4)
-    for name, rows in runs.items():
+    for name, rows, colours in _coloured(runs):
         for system in _systems(rows):
             points = [(r["step"], r[f"dev.{system}.pass"]) for r in rows if _has(r, system)]
             two = "->" in system
@@ -40,8 +43,7 @@ def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path)
                 color=next(colours),
                 label=f"{name}: {system}",
             )
-    colours = iter(COLOURS * 4)
-    for name, rows in runs.items():
+    for name, rows, colours in _coloured(runs):
         for role in ("draft", "challenge"):
             values = [(r["step"], r[f"{role}.length"]) for r in rows if f"{role}.length" in r]
             if values:
@@ -59,6 +61,14 @@ def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path)
         axes.legend(fontsize=8)
     figure.savefig(target, dpi=130)
     return target
+
+
+def _coloured(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> Iterator[tuple[str, Sequence[Mapping[str, Any]], Iterator[str]]]:
+    """Each run with a supply of its colours."""
+    for number, (name, rows) in enumerate(runs.items()):
+        yield name, rows, cycle(COLOURS[number % len(COLOURS)])
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:

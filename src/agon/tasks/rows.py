@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from agon.errors import DataError
+from agon.hub import hub_fault
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 _SUBFOLDERS = (".", "data", "main")
-_PROBE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +121,12 @@ def read_hub(hub: HubSplit, columns: tuple[str, ...]) -> Iterator[Row]:
 
 
 def _probe_hub(hub: HubSplit) -> None:
-    """Ask the hub for its front page: `datasets` itself would retry for half a minute."""
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return
-    try:
-        get_session().head(constants.ENDPOINT, timeout=_PROBE_SECONDS)
-    except Exception as error:  # whatever HTTP library the hub client uses, it is unreachable
+    fault = hub_fault()
+    if fault is not None:
         raise DataError(
-            f"{hub} could not be loaded: the hub at {constants.ENDPOINT} is not reachable "
-            f"({type(error).__name__}: {error}). Connect to it, or point task.path at a local copy "
-            f"of {hub.name}."
-        ) from error
+            f"{hub} could not be loaded: {fault}. Connect to it, or point task.path at a local "
+            f"copy of {hub.name}."
+        )
 
 
 def data_path(path: str) -> Path:
