@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import models
 import numpy as np
 import pytest
 import torch
 from peft import PeftModel
 from safetensors import SafetensorError
 
+import models
 from agon import checkpoints
 from agon.checkpoints import (
     State,
@@ -310,9 +310,10 @@ def test_a_kill_during_the_write_leaves_the_last_checkpoint(
     def killed(*_: Any) -> None:
         raise SystemExit
 
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+    with monkeypatch.context() as patch:
         patch.setattr(checkpoints, call, killed)
-        run.save(tmp_path, keep=1)
+        with pytest.raises(SystemExit):
+            run.save(tmp_path, keep=1)
     assert latest_checkpoint(tmp_path) == good
     assert contents(good) == {
         name.removeprefix(f"{good.name}/"): data for name, data in before.items()

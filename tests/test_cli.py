@@ -1,4 +1,4 @@
-"""The command line: what it refuses, in which words, before a model is loaded; and what it shows."""
+"""What the command line refuses, in which words, before a model is loaded; and what it shows."""
 
 from __future__ import annotations
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import models
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import models
 from agon.objective import (
     Row,
     collate,

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import models
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
+import models
 from agon.adapter_folders import FINGERPRINT_FILE
 from agon.config import Config
 from agon.engines.base import BASE, Sampling

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import models
 import pytest
 import torch
 from peft import LoraConfig
@@ -23,6 +22,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
+import models
 from agon.config import Config
 from agon.policies import Policies
 from agon.records import Draft, Reward

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import models
 import pytest
 import torch
 
+import models
 from agon.config import Config, OptimizerConfig
 from agon.objective import Row, row_weights
 from agon.policies import Policies
@@ -428,6 +428,19 @@ def test_a_fresh_adapter_without_a_row_to_run_stays_and_has_had_its_step(
     assert models.digests(policies) == before
     assert policies.version("a") == 1
     assert (stats.loss, stats.grad_norm, stats.rows) == (0.0, 0.0, 0)
+
+
+def test_a_step_without_a_row_to_run_is_a_step_of_the_optimizer() -> None:
+    """All played and all flat: the moments decay, as they do in an arm whose rows are all run."""
+    policies = models.tiny_policies()
+    updater = models.updater(policies)
+    updater.step("a", [models.sampled_by(policies, "a", ADVANTAGES)], 1e-2)
+    first = [state["exp_avg"].clone() for state in updater.optimizers["a"].state.values()]
+    updater.step("a", [models.sampled_by(policies, "a", [0.0, 0.0])], 1e-2)
+    states = updater.optimizers["a"].state.values()
+    for state, moment in zip(states, first, strict=True):
+        assert state["step"] == 2
+        torch.testing.assert_close(state["exp_avg"], 0.9 * moment)
 
 
 def test_the_gradient_norm_is_reported_before_it_is_clipped() -> None:

@@ -87,8 +87,10 @@ def save_checkpoint(
         (aside / "state.json").write_text(json.dumps(record, indent=1) + "\n")
         _sync_tree(aside)
         if final.exists():
-            shutil.rmtree(final)
-        aside.rename(final)
+            # A step has one state, so the complete checkpoint that is there holds it already.
+            shutil.rmtree(aside)
+        else:
+            aside.rename(final)
         _sync(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)

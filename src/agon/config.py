@@ -62,7 +62,7 @@ class AdapterConfig(Section):
     target_modules: Annotated[Literal["all-linear"] | tuple[str, ...], INFERRED] = "all-linear"
     """Modules that get an adapter; `all-linear` is every linear layer but the head."""
 
-    start_scale: Annotated[float, OURS] = Field(2e-3, ge=0)
+    start_scale: Annotated[float, OURS] = Field(1e-2, ge=0)
     """Standard deviation of b's initial lora_B. `a` starts at zero, so `b` starts near the base
     but apart from `a`; 0 starts both as the base. The default gives a mean token KL from the
     base between 1e-4 and 1e-2 on the embedded model (tests/test_policies.py)."""
