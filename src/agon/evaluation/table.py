@@ -57,16 +57,16 @@ def table_rows(
             ]
         )
         if summary.k > 1:
-            rows.append(_bound(label, summary, trained))
+            rows.append(_bound(summary, trained))
     return rows
 
 
-def _bound(label: str, summary: Summary, trained: str) -> list[str]:
+def _bound(summary: Summary, trained: str) -> list[str]:
     """The row of pass@k: what k tries would reach if a judge could pick among them."""
     k = summary.k
     written, read = f"{k * summary.generated:.0f}", f"{k * summary.prompt:.0f}"
     value = f"{100 * summary.pass_k:.1f}"
-    return [f"{label} pass@{k}", str(k * summary.passes), value, written, "", read, trained, "", ""]
+    return [f"  pass@{k}", str(k * summary.passes), value, written, "", read, trained, "", ""]
 
 
 def render(rows: list[list[str]], title: str) -> RichTable:
