@@ -194,7 +194,7 @@ class Progress:
                 last = rows[arm.name][-1]
                 self._console.print(
                     f"{arm.name} step {done}/{arm.steps} "
-                    + " ".join(f"{k} {v}" for k, v in _figures(last, rows[arm.name]).items()),
+                    + " ".join(f"{k} {v}" for k, v in _figures(last, rows[arm.name]).items() if v),
                     highlight=False,
                 )
 
