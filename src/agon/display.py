@@ -113,7 +113,7 @@ class Display:
 
     def _table(self, head: str, row: Mapping[str, Any]) -> RichTable:
         table = RichTable(
-            title=f"{self._title}   {head}",
+            title=f"{escape(self._title)}   {head}",
             caption=self._dev,
             title_justify="left",
             caption_justify="left",

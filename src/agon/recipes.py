@@ -24,6 +24,7 @@ RESUMABLE = frozenset(
         "logging.trackers",
         "stop.truncated_share",
         "stop.window",
+        "training.device",
         "training.threads",
         "verifier.memory_mib",
         "verifier.seconds",

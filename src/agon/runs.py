@@ -43,17 +43,25 @@ class RunFolder:
         """Where rounds are written."""
         return self.path / ("rounds.jsonl.gz" if logging.compress else "rounds.jsonl")
 
-    def create(self) -> None:
-        """Make the folder.
+    def refuse_existing(self) -> None:
+        """Check that no run stands here.
 
         Raises:
-            ConfigError: It exists and holds a run already, or cannot be made.
+            ConfigError: One does.
         """
         if self.config.exists():
             raise ConfigError(
                 f"{self.path} holds a run already: continue it with `agon train --resume "
                 f"{self.path}` or choose another folder with --run-dir"
             )
+
+    def create(self) -> None:
+        """Make the folder.
+
+        Raises:
+            ConfigError: It holds a run already, or cannot be made.
+        """
+        self.refuse_existing()
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:

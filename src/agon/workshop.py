@@ -72,6 +72,21 @@ def open_workshop(config: Config, language: Language, judge: PooledJudge | None 
     return Workshop(policies, Table(engine, judge, language.prompter), judge, device, language)
 
 
+def without_start(config: Config) -> Config:
+    """A run's configuration once it has adapters of its own.
+
+    The folders that they began from are no longer needed and may be gone.
+    """
+    adapters = config.adapters.model_copy(update={"warm_a": None, "warm_b": None})
+    return config.model_copy(update={"adapters": adapters})
+
+
+def for_use(config: Config) -> Config:
+    """A run's configuration for using its adapters, on whatever device is here."""
+    training = config.training.model_copy(update={"device": "auto"})
+    return without_start(config).model_copy(update={"training": training})
+
+
 def choose_device(config: Config) -> torch.device:
     """The device of `training.device`, as Accelerate finds it."""
     from accelerate import PartialState

@@ -23,7 +23,7 @@ from agon.records import Problem
 from agon.runs import RunFolder, write_atomically
 from agon.tasks import check_golds, gold_notes, load_task
 from agon.tasks.splits import Split
-from agon.workshop import Workshop, load_run_adapters, open_workshop
+from agon.workshop import Workshop, for_use, load_run_adapters, open_workshop
 
 
 def evaluate_run(
@@ -54,7 +54,7 @@ def evaluate_run(
     if samples < 1 or (limit is not None and limit < 1):
         raise ConfigError("--samples and --problems must be at least 1")
     folder = RunFolder(run)
-    config = folder.read_config()
+    config = for_use(folder.read_config())
     check_settings(config)
     chosen = task_config(config, task, path)
     data = load_task(chosen)

@@ -14,7 +14,7 @@ from agon.records import Problem, Prompt, Reply
 from agon.runs import RunFolder
 from agon.tasks.countdown import read_question
 from agon.tasks.splits import stable_id
-from agon.workshop import Workshop, load_run_adapters, open_workshop
+from agon.workshop import Workshop, for_use, load_run_adapters, open_workshop
 
 
 def solve(
@@ -39,7 +39,7 @@ def solve(
         AgonError: Anything that the user can mend.
     """
     folder = RunFolder(run)
-    config = folder.read_config()
+    config = for_use(folder.read_config())
     check_settings(config)
     stages = read_order(order, config)
     if not question.strip():

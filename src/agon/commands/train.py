@@ -38,7 +38,7 @@ from agon.tasks import TaskData, check_golds, gold_notes
 from agon.tasks.splits import Split
 from agon.trainer import Tracker, Trainer
 from agon.verifiers import PooledJudge
-from agon.workshop import open_workshop
+from agon.workshop import open_workshop, without_start
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
@@ -65,6 +65,8 @@ def train(
             raise ConfigError("--resume RUN continues a run as it was: give no RECIPE or --run-dir")
         folder = RunFolder(resume)
         config = change_config(folder.read_config(), overrides)
+        if latest_checkpoint(folder.checkpoints) is not None:
+            config = without_start(config)
     elif recipe is None:
         raise ConfigError("RECIPE is missing: give a TOML file, or --resume RUN")
     else:
@@ -75,11 +77,13 @@ def train(
         return 0
     check_settings(config)
     check_trackers(config)
-    if resume is None and folder.config.exists():
-        folder.create()
+    if resume is None:
+        folder.refuse_existing()
     data = read_task(config)
     language = read_language(config)
     check_context(config, language, data)
+    if resume is None:
+        folder.create()
     return _run(config, overrides, folder, language, data, resume is not None, console)
 
 
@@ -100,9 +104,7 @@ def _run(
         workshop = open_workshop(config, language, judge)
         environment = describe_environment(str(workshop.device))
         if not resumed:
-            folder.create()
-            record = {**json.loads(config.model_dump_json())}
-            write_atomically(folder.config, json.dumps(record, indent=2) + "\n")
+            write_atomically(folder.config, config.model_dump_json(indent=2) + "\n")
             origins = sources_of(config, overrides)
             write_atomically(folder.path / "sources.json", json.dumps(origins, indent=2) + "\n")
         write_atomically(folder.environment, json.dumps(environment, indent=2) + "\n")

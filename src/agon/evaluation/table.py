@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from agon.evaluation.statistics import Summary
@@ -72,7 +73,7 @@ def _bound(summary: Summary, trained: str) -> list[str]:
 def render(rows: list[list[str]], title: str) -> RichTable:
     """The table for a terminal of 80 columns or more."""
     table = RichTable(
-        title=title,
+        title=escape(title),
         title_justify="left",
         caption=EXPLAINED,
         caption_justify="left",
