@@ -97,7 +97,11 @@ def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
         return INTERRUPTED
     from agon.evaluation.plots import plot_training
 
-    figure = plot_training({arm.name: read_metrics(arm.folder) for arm in arms}, out / "demo.png")
+    figure = plot_training(
+        {arm.name: read_metrics(arm.folder) for arm in arms},
+        config.evaluation.problems,
+        out / "demo.png",
+    )
     show_table(arms, console)
     console.print(
         f"took {time.monotonic() - started:.0f} s\nplot: {figure}\n"

@@ -17,11 +17,14 @@ COLOURS = (
 """Shades of each run, from Okabe and Ito's palette: told apart with colour-blind eyes."""
 
 
-def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> Path:
+def plot_training(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]], problems: int, target: Path
+) -> Path:
     """Draw dev accuracy and training lengths over steps.
 
     Args:
         runs: The lines of each run's metrics.jsonl, by the run's name.
+        problems: Dev problems behind each point.
         target: The PNG file to write.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -53,7 +56,9 @@ def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path)
                     color=next(colours),
                     label=f"{name}: {role}s",
                 )
-    accuracy.set(xlabel="step", ylabel="dev pass@1, %", title="Accuracy (dashed: two passes)")
+    accuracy.set(
+        xlabel="step", ylabel="pass@1, %", title=f"{problems} dev problems (dashed: two passes)"
+    )
     length.set(xlabel="step", ylabel="tokens", title=f"Mean length in training, {WINDOW}-step mean")
     for axes in (accuracy, length):
         axes.set_ylim(bottom=0)
