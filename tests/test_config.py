@@ -83,7 +83,6 @@ def test_the_defaults_are_the_published_ones_where_the_paper_states_them() -> No
         "optimizer.warmup": 0.1,
         "training.steps": None,
         "task.drop_binary": True,
-        "task.dev_problems": 300,
         "task.test_problems": 300,
     }
     assert {name: defaults[name] for name in published} == published
@@ -352,9 +351,8 @@ OTHER_VALUES: dict[str, str] = {
     "logging.trackers": '["tensorboard"]',
     "stop.truncated_share": "0.5",
     "stop.window": "7",
+    "training.device": "cpu",
     "training.threads": "1",
-    "verifier.memory_mib": "2048",
-    "verifier.seconds": "9",
     "verifier.workers": "1",
 }
 

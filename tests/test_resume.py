@@ -535,8 +535,8 @@ def test_settings_that_may_change_change_nothing_else(pair: Path, tmp_path: Path
         checkpoint={"every": 1, "keep": 3},
         logging={"project": "other", "trackers": ["tensorboard"]},
         stop={"window": 30, "truncated_share": 1.0},
-        verifier={"workers": 1, "seconds": 9.0, "memory_mib": 512},
-        training={"threads": 1},
+        verifier={"workers": 1},
+        training={"threads": 1, "device": "cpu"},
     )
     from agon.recipes import RESUMABLE
 

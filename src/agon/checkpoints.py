@@ -50,7 +50,8 @@ class State:
     Attributes:
         step: Completed steps.
         versions: Optimizer steps of each adapter.
-        log_sizes: Bytes of each log file at this moment, by file name.
+        log_sizes: Bytes of each log at this moment, `metrics` and `rounds`.
+        problems: Identifies the training problems and their order.
         counters: The stop rule's counts and the totals shown to people.
         environment: Versions and threads that the run had.
     """
@@ -58,6 +59,7 @@ class State:
     step: int
     versions: dict[str, int]
     log_sizes: dict[str, int]
+    problems: str = ""
     counters: dict[str, float] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
 

@@ -113,5 +113,13 @@ def main() -> None:
     except AgonError as error:
         print(f"agon: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except Exception as error:
+        # torch is not imported here just to name its class.
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        print(  # noqa: T201
+            "agon: the GPU's memory is full: lower sampling.slots, training.microbatch_tokens or "
+            f"sampling.max_new_tokens, or set training.gradient_checkpointing ({error})",
+            file=sys.stderr,
+        )
+        sys.exit(2)

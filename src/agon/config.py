@@ -37,7 +37,7 @@ class ModelConfig(Section):
     revision: Annotated[str | None, OURS] = None
     """Hub revision (branch, tag or commit); null takes the default branch."""
 
-    dtype: Annotated[Literal["float32", "bfloat16", "float16", "auto"], OURS] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16", "auto"], OURS] = "float32"
     """Type of the base's weights; adapters are always float32. `auto` keeps the checkpoint's."""
 
     attention: Annotated[Literal["sdpa", "eager"], OURS] = "sdpa"
@@ -220,7 +220,7 @@ class TaskConfig(Section):
     drop_binary: Annotated[bool, PAPER] = True
     """Whether problems with a yes, no, true or false answer are dropped (deepmath)."""
 
-    dev_problems: Annotated[int, PAPER] = Field(300, ge=1)
+    dev_problems: Annotated[int, OURS] = Field(300, ge=1)
     """Problems held out for dev where the data set has no such split (deepmath, gsm8k)."""
 
     test_problems: Annotated[int, PAPER] = Field(300, ge=1)

@@ -15,6 +15,10 @@ class DataError(AgonError):
     """A file or a row of a data set that cannot be used."""
 
 
+class Unreachable(ConfigError, DataError):
+    """The hub cannot be reached from here; a dry run says so and goes on."""
+
+
 class AdapterError(AgonError):
     """An adapter folder that does not belong to this base or this configuration."""
 

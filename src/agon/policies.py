@@ -18,11 +18,12 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
+from safetensors import SafetensorError
 
 from agon.adapter_folders import FINGERPRINT_FILE, check_adapter_folder
 from agon.config import AdapterConfig, ModelConfig
 from agon.engines.base import BASE
-from agon.errors import AdapterError
+from agon.errors import AdapterError, ConfigError
 
 
 class Policies:
@@ -259,10 +260,17 @@ def load_base(config: ModelConfig) -> torch.nn.Module:
 
     logging.disable_progress_bar()
 
-    return AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
-        model_folder(config.name_or_path),
-        revision=config.revision or "main",
-        dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
-        attn_implementation=config.attention,
-        trust_remote_code=config.trust_remote_code,
-    )
+    try:
+        return AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
+            model_folder(config.name_or_path),
+            revision=config.revision or "main",
+            dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
+            attn_implementation=config.attention,
+            trust_remote_code=config.trust_remote_code,
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(
+            f"model.name_or_path: the weights of {config.name_or_path} cannot be loaded: "
+            f"{str(error).strip().splitlines()[0]} Give a complete folder of a causal language "
+            "model, or a hub name that this machine can reach"
+        ) from error

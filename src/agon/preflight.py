@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agon.adapter_folders import check_adapter_folder
 from agon.assets import EMBEDDED, model_folder
 from agon.config import Config
-from agon.errors import ConfigError
+from agon.errors import ConfigError, Unreachable
 from agon.hub import hub_fault
 from agon.prompts import Prompter
 from agon.records import Problem
@@ -133,7 +133,7 @@ def _check_reachable(folder: str, config: Config) -> None:
         return
     fault = hub_fault()
     if fault is not None:
-        raise ConfigError(
+        raise Unreachable(
             f"model.name_or_path: {folder} cannot be loaded: {fault}. Give a local folder, or "
             "connect to the hub"
         )
@@ -180,8 +180,21 @@ def longest_prompts(config: Config, language: Language, data: TaskData) -> tuple
     return max(tokens), max(tokens) + frame + config.game.max_summary_tokens
 
 
-def check_context(config: Config, language: Language, data: TaskData) -> tuple[int, int]:
+def shows_summaries(config: Config) -> bool:
+    """Whether a training run shows summaries: in its rounds, or in its dev evaluations."""
+    return config.game.exchange not in ("none", "hidden") or config.evaluation.every > 0
+
+
+def check_context(
+    config: Config, language: Language, data: TaskData, shows: bool = True
+) -> tuple[int, int]:
     """Check that problem, summary and completion limit fit the context.
+
+    Args:
+        config: The run's configuration.
+        language: From `read_language`.
+        data: From `read_task` or `load_task`.
+        shows: Whether summaries are shown to anyone, in rounds or in evaluations.
 
     Returns:
         Tokens of the longest plain and challenge prompts.
@@ -190,7 +203,6 @@ def check_context(config: Config, language: Language, data: TaskData) -> tuple[i
         ConfigError: They do not fit; names the numbers and the settings.
     """
     plain, challenge = longest_prompts(config, language, data)
-    shows = config.game.exchange in ("paired", "shuffled", "filler")
     prompt = challenge if shows else plain
     total = prompt + config.sampling.max_new_tokens
     if total > language.context:

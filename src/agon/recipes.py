@@ -26,8 +26,6 @@ RESUMABLE = frozenset(
         "stop.window",
         "training.device",
         "training.threads",
-        "verifier.memory_mib",
-        "verifier.seconds",
         "verifier.workers",
     }
 )

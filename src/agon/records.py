@@ -1,7 +1,7 @@
 """The records that travel through Agon: problem, prompt, reply, verdict, draft, challenge, round.
 
 Frozen, plain data. This module imports neither torch nor any other module of the package and
-computes nothing: parsing lives in `prompts`, credit in `rewards`, the game in `rounds`.
+computes nothing: parsing lives in `parsing`, credit in `rewards`, the game in `rounds`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The run folder: what lies where, and log files that a resumed run continues without a seam.
 
-    RUN/config.json           the resolved configuration, with the source of each value
+    RUN/config.json           the resolved configuration
+        sources.json          where each value comes from
         environment.json      versions, device, threads
         metrics.jsonl         one line a step
         rounds.jsonl[.gz]     one line a rollout pair: texts, summary passed on, reward terms
@@ -34,6 +35,7 @@ class RunFolder:
         """Name a run's folder; it need not exist yet."""
         self.path = path
         self.config = path / "config.json"
+        self.sources = path / "sources.json"
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"

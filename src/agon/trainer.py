@@ -13,6 +13,7 @@ step's end, so that a checkpoint always lies between two steps.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import resource
 import signal
@@ -34,7 +35,7 @@ from agon.evaluation.protocols import System, evaluate
 from agon.evaluation.statistics import summarise
 from agon.metrics import Figures, round_metrics
 from agon.preflight import pass_steps, total_steps
-from agon.records import Challenge, Draft, Problem, Round
+from agon.records import Challenge, Draft, Outcome, Problem, Round
 from agon.rounds import play_round
 from agon.runs import LogFile, RunFolder, round_rows
 from agon.update import Updater, UpdateStats, learning_rate
@@ -157,6 +158,8 @@ class Trainer:
         """
         self._config, self._folder, self._workshop = config, folder, workshop
         self._problems, self._dev = problems, dev
+        joined = "\n".join(problem.id for problem in problems)
+        self._problems_digest = hashlib.sha256(joined.encode()).hexdigest()[:16]
         self._environment, self._trackers = environment, trackers
         self.step = 0
         self.steps = total_steps(len(problems), config)
@@ -168,7 +171,17 @@ class Trainer:
         self._saved_at: int | None = None
 
     def restore(self, state: State) -> None:
-        """Continue after a checkpoint whose weights and moments are loaded."""
+        """Continue after a checkpoint whose weights and moments are loaded.
+
+        Raises:
+            CheckpointError: The training problems are not those of the run so far.
+        """
+        if state.problems != self._problems_digest:
+            raise CheckpointError(
+                f"{self._folder.path}: the training problems are not those that the run began "
+                "with, so the place in the data is lost. Restore the data set (task.path), or "
+                "start a new run"
+            )
         self.step = self._saved_at = state.step
         self._watch.restore(state.counters)
         self._open_logs(state.log_sizes)
@@ -266,6 +279,9 @@ class Trainer:
             )
         figures: Figures = {}
         for name, attempts in results.items():
+            if all(attempt.outcome is Outcome.UNSCORED for attempt in attempts):
+                display.warn(f"dev evaluation of {name}: the judge failed on every answer")
+                continue
             summary = summarise(attempts)
             figures[f"dev.{name}.pass"] = summary.pass_1
             figures[f"dev.{name}.last_length"] = summary.last_length
@@ -317,6 +333,7 @@ class Trainer:
             step=self.step,
             versions={n: self._workshop.policies.version(n) for n in self._workshop.policies.names},
             log_sizes=sizes,
+            problems=self._problems_digest,
             counters=self._watch.counters(),
             environment=self._environment,
         )

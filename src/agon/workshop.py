@@ -88,15 +88,17 @@ def for_use(config: Config) -> Config:
 
 
 def choose_device(config: Config) -> torch.device:
-    """The device of `training.device`, as Accelerate finds it."""
+    """The device of `training.device`: a CUDA GPU where Accelerate finds one, else the CPU."""
     from accelerate import PartialState
 
     if config.training.device == "cpu":
         return torch.device("cpu")
-    return torch.device(PartialState().device)
+    found = torch.device(PartialState().device)
+    # Sampling needs double precision, which Apple's GPUs do not have.
+    return found if found.type == "cuda" else torch.device("cpu")
 
 
-def load_run_adapters(folder: RunFolder, policies: Policies) -> int:
+def load_run_adapters(folder: RunFolder, policies: Policies, updates_per_step: int) -> int:
     """Put a run's newest adapters into the policies.
 
     Returns:
@@ -111,5 +113,5 @@ def load_run_adapters(folder: RunFolder, policies: Policies) -> int:
     step = int(checkpoint.name.removeprefix("step-"))
     for name in policies.names:
         policies.load(name, checkpoint / "adapters" / name, field=f"checkpoint {checkpoint.name}")
-        policies.set_version(name, step)
+        policies.set_version(name, step * updates_per_step)
     return step

@@ -20,16 +20,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table as RichTable
 
-from agon.errors import AgonError
+from agon.config import Config, leaves
+from agon.errors import AgonError, ConfigError
 from agon.evaluation.protocols import Attempt
 from agon.evaluation.statistics import Summary, summarise
 from agon.evaluation.table import render, table_rows
-from agon.preflight import total_steps
 from agon.recipes import load_recipe
 from agon.runs import RunFolder
 
-ARMS = {"grpo": "countdown-grpo", "agon": "countdown-agon"}
-"""Run folder's name and recipe of each side."""
+ARMS = {"grpo": ("countdown-grpo", 2), "agon": ("countdown-agon", 1)}
+"""Run folder's name, recipe and attempts for each dev problem of each side. GRPO's second attempt
+gives its pass@2, the bound of two tries without exchange."""
 
 SHOWN: tuple[tuple[str, str, str], ...] = (
     ("grpo", "base", "base"),
@@ -52,7 +53,13 @@ class Arm:
 
     name: str
     folder: RunFolder
-    steps: int
+    config: Config
+    samples: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of the run; the demo's recipes state them."""
+        return self.config.training.steps or 0
 
 
 class DemoFailed(AgonError):
@@ -73,12 +80,11 @@ def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
     Raises:
         AgonError: A setting cannot be used, or a process failed.
     """
-    arms = []
-    for name, recipe in ARMS.items():
-        config = load_recipe(recipe, overrides)
-        # One pass is never the demo's length; the recipes state the steps.
-        arms.append(Arm(name, RunFolder(out / name), total_steps(0, config)))
-    out.mkdir(parents=True, exist_ok=True)
+    arms = [_arm(name, out, overrides) for name in ARMS]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be made: {error.strerror}") from error
     started = time.monotonic()
     console.print(
         f"Training GRPO (2N rollouts) and Agon (N drafts and N challenges) for {arms[0].steps} "
@@ -88,10 +94,7 @@ def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
     try:
         _run_all([_train_command(arm, overrides) for arm in arms], arms, out, console)
         console.print("Evaluating on all dev problems ...", highlight=False)
-        # Two samples for GRPO: its pass@2 bounds what two tries without exchange can reach.
-        _run_all(
-            [_eval_command(arm, 2 if arm.name == "grpo" else 1) for arm in arms], (), out, console
-        )
+        _run_all([_eval_command(arm) for arm in arms], (), out, console)
     except KeyboardInterrupt:
         console.print("\ninterrupted; `agon demo` continues from the last checkpoints")
         return INTERRUPTED
@@ -99,7 +102,7 @@ def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
 
     figure = plot_training(
         {arm.name: read_metrics(arm.folder) for arm in arms},
-        config.evaluation.problems,
+        arms[0].config.evaluation.problems,
         out / "demo.png",
     )
     show_table(arms, console)
@@ -112,17 +115,33 @@ def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
     return 0
 
 
+def _arm(name: str, out: Path, overrides: Sequence[str]) -> Arm:
+    """One side, new or to be continued.
+
+    Raises:
+        ConfigError: A run with other settings stands in its folder.
+    """
+    recipe, samples = ARMS[name]
+    config, folder = load_recipe(recipe, overrides), RunFolder(out / name)
+    if folder.config.is_file() and leaves(folder.read_config()) != leaves(config):
+        raise ConfigError(
+            f"--out {out}: {folder.path} holds a run with other settings: choose another folder, "
+            "or delete that one"
+        )
+    return Arm(name, folder, config, samples)
+
+
 def _train_command(arm: Arm, overrides: Sequence[str]) -> list[str]:
     command = [sys.executable, "-m", "agon", "train"]
     if arm.folder.config.is_file():
         return [*command, "--resume", str(arm.folder.path)]
     options = [part for override in overrides for part in ("--set", override)]
-    return [*command, ARMS[arm.name], "--run-dir", str(arm.folder.path), *options]
+    return [*command, ARMS[arm.name][0], "--run-dir", str(arm.folder.path), *options]
 
 
-def _eval_command(arm: Arm, samples: int) -> list[str]:
-    path = str(arm.folder.path)
-    return [sys.executable, "-m", "agon", "eval", path, "--samples", str(samples)]
+def _eval_command(arm: Arm) -> list[str]:
+    path, samples = str(arm.folder.path), str(arm.samples)
+    return [sys.executable, "-m", "agon", "eval", path, "--samples", samples]
 
 
 def _run_all(

@@ -71,11 +71,11 @@ def evaluate_run(
                 f"--split {split}: the task {chosen.name} has no such problems; "
                 "math500, for example, has only test"
             )
-        step = load_run_adapters(folder, workshop.policies)
+        step = load_run_adapters(folder, workshop.policies, config.objective.updates_per_step)
         results = run_systems(config, workshop, problems, samples, console)
     finally:
         workshop.judge.close()
-    name = split if task is None else f"{task}-{split}"
+    name = split if task in (None, config.task.name) else f"{task}-{split}"
     summaries = {system: summarise(attempts) for system, attempts in results.items()}
     rollouts = dict.fromkeys(summaries, training_rollouts(config, step))
     rollouts |= {system: 0 for system in summaries if set(system.split("->")) == {"base"}}
@@ -131,6 +131,23 @@ def training_rollouts(config: Config, steps: int) -> int:
     return steps * config.training.problems_per_step * config.sampling.group_size * stages
 
 
+def read_count(target: Path) -> int:
+    """How often an evaluation has been written before.
+
+    Raises:
+        ConfigError: What stands there is no evaluation.
+    """
+    if not target.is_file():
+        return 0
+    try:
+        return int(json.loads(target.read_text())["readings"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{target} is not an evaluation ({error}): move it away, and note how often the "
+            "split has been read"
+        ) from error
+
+
 def write_results(
     target: Path,
     title: str,
@@ -146,9 +163,7 @@ def write_results(
         The count, this time included.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    readings = 1
-    if target.is_file():
-        readings += int(json.loads(target.read_text()).get("readings", 1))
+    readings = 1 + read_count(target)
     record = {
         "title": title,
         "step": step,

@@ -42,6 +42,8 @@ def solve(
     config = for_use(folder.read_config())
     check_settings(config)
     stages = read_order(order, config)
+    if temperature is not None and temperature < 0:
+        raise ConfigError(f"--temperature: got {temperature}, expected 0 or more")
     if not question.strip():
         raise ConfigError("PROBLEM is empty: give the problem's text")
     if config.task.name == "countdown":
@@ -52,10 +54,11 @@ def solve(
     language = read_language(config)
     workshop = open_workshop(config, language)
     try:
-        load_run_adapters(folder, workshop.policies)
+        load_run_adapters(folder, workshop.policies, config.objective.updates_per_step)
         problem = Problem(stable_id("solve", question), question.strip(), "", "none")
-        limit = config.sampling.temperature if temperature is None else temperature
-        sampling = Sampling(config.sampling.max_new_tokens, limit)
+        if temperature is None:
+            temperature = config.sampling.temperature
+        sampling = Sampling(config.sampling.max_new_tokens, temperature)
         _cascade(problem, stages, seed, sampling, workshop, console)
     finally:
         workshop.close()

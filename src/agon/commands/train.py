@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 from agon.checkpoints import latest_checkpoint, load_checkpoint
 from agon.config import Config, leaves
 from agon.display import Display, say
-from agon.errors import AgonError, ConfigError
+from agon.errors import ConfigError, DataError, Unreachable
 from agon.preflight import (
     Language,
     check_context,
@@ -28,6 +28,7 @@ from agon.preflight import (
     pass_steps,
     read_language,
     read_task,
+    shows_summaries,
     total_steps,
     training_problems,
 )
@@ -81,7 +82,7 @@ def train(
         folder.refuse_existing()
     data = read_task(config)
     language = read_language(config)
-    check_context(config, language, data)
+    check_context(config, language, data, shows_summaries(config))
     if resume is None:
         folder.create()
     return _run(config, overrides, folder, language, data, resume is not None, console)
@@ -106,7 +107,7 @@ def _run(
         if not resumed:
             write_atomically(folder.config, config.model_dump_json(indent=2) + "\n")
             origins = sources_of(config, overrides)
-            write_atomically(folder.path / "sources.json", json.dumps(origins, indent=2) + "\n")
+            write_atomically(folder.sources, json.dumps(origins, indent=2) + "\n")
         write_atomically(folder.environment, json.dumps(environment, indent=2) + "\n")
         with open_trackers(config, folder) as trackers:
             trainer = Trainer(config, folder, workshop, problems, dev, environment, trackers)
@@ -172,6 +173,11 @@ def checked_problems(
         raise ConfigError(
             f"training.problems_per_step = {size}, but only {len(train_problems)} training "
             "problems have a gold answer that can be judged: look at the data set's answers"
+        )
+    if config.evaluation.every and not dev:
+        raise DataError(
+            f"task {config.task.name} has no dev problem with a gold answer that can be judged: "
+            "set evaluation.every = 0, or look at the data set's answers"
         )
     return list(train_problems), list(dev), list(gold_notes((*dropped_train, *dropped_dev)))
 
@@ -258,22 +264,19 @@ def show_plan(
     check_trackers(config)
     try:
         data = read_task(config)
-    except AgonError as error:
-        if isinstance(error, ConfigError) or config.task.path is not None:
-            raise
+    except Unreachable as error:
         say(console, f"problems: not known here. {error}")
         data = None
     if data is not None:
         _show_problems(config, data, console)
     try:
         language = read_language(config)
-    except ConfigError as error:
-        if Path(config.model.name_or_path).exists() or config.model.name_or_path == "embedded":
-            raise
+    except Unreachable as error:
         say(console, f"context: not checked. {error}")
     else:
         if data is not None:
-            plain, challenge = check_context(config, language, data)
+            shows = shows_summaries(config)
+            plain, challenge = check_context(config, language, data, shows)
             console.print(
                 f"context: {language.context} tokens; longest plain prompt {plain}, challenge "
                 f"prompt at most {challenge}, completion {config.sampling.max_new_tokens}",
@@ -299,7 +302,7 @@ def _show_problems(config: Config, data: TaskData, console: Console) -> None:
 
 
 def _show_files(config: Config, folder: RunFolder, console: Console) -> None:
-    files = [folder.config, folder.environment, folder.metrics]
+    files = [folder.config, folder.sources, folder.environment, folder.metrics]
     if config.logging.rounds != "none":
         files.append(folder.rounds(config.logging))
     files.append(folder.checkpoints / "step-*")

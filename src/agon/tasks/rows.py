@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agon.errors import DataError
+from agon.errors import DataError, Unreachable
 from agon.hub import hub_fault
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -123,7 +123,7 @@ def read_hub(hub: HubSplit, columns: tuple[str, ...]) -> Iterator[Row]:
 def _probe_hub(hub: HubSplit) -> None:
     fault = hub_fault()
     if fault is not None:
-        raise DataError(
+        raise Unreachable(
             f"{hub} could not be loaded: {fault}. Connect to it, or point task.path at a local "
             f"copy of {hub.name}."
         )

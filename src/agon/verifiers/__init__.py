@@ -1,6 +1,6 @@
 """Judges: they say whether an answer block is right, wrong, or could not be judged.
 
-What this package does not do: find the answer block in a reply; that is `agon.prompts`.
+What this package does not do: find the answer block in a reply; that is `agon.parsing`.
 """
 
 from __future__ import annotations
