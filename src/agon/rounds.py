@@ -31,6 +31,7 @@ from agon.records import (
     Reply,
     Role,
     Round,
+    Verdict,
 )
 from agon.rewards import challenge_reward, draft_reward, group_advantages
 from agon.verifiers.base import Judge
@@ -107,7 +108,8 @@ def play_round(
     sources = [problem for problem in problems for _ in range(config.sampling.group_size)]
     plain = [table.prompter.plain(problem) for problem in problems]
     prompts = [prompt for prompt in plain for _ in range(config.sampling.group_size)]
-    drafts = _drafts(sources, prompts, drafter, step, config, table, stopwatch)
+    rest = (step, config, table, stopwatch)
+    drafts = credit_drafts(_stage(sources, prompts, drafter, Role.DRAFT, *rest), config)
     challenges: list[Challenge] = []
     if challenger is not None:
         shown = exchange(drafts, step, config, table.prompter)
@@ -116,9 +118,8 @@ def play_round(
                 table.prompter.challenge(problem, text)
                 for problem, text in zip(sources, shown, strict=True)
             ]
-        challenges = _challenges(
-            sources, prompts, shown, drafts, challenger, step, config, table, stopwatch
-        )
+        stage = _stage(sources, prompts, challenger, Role.CHALLENGE, *rest)
+        challenges = credit_challenges(stage, shown, drafts, config)
     size = config.sampling.group_size
     return Round(
         step=step,
@@ -179,7 +180,7 @@ def rollout_keys(seed: int, step: int, role: Role, sources: Sequence[Problem]) -
     return keys
 
 
-def _sample(
+def _stage(
     sources: Sequence[Problem],
     prompts: Sequence[Prompt],
     policy: str,
@@ -188,61 +189,46 @@ def _sample(
     config: Config,
     table: Table,
     stopwatch: Stopwatch,
-) -> list[Reply]:
+) -> list[tuple[Prompt, Reply, Verdict]]:
+    """Sample one stage's replies and judge them."""
     sampling = Sampling(config.sampling.max_new_tokens, config.sampling.temperature)
     keys = rollout_keys(config.seeds.sampling, step, role, sources)
     with stopwatch(role):
         completions = table.engine.generate(prompts, policy, sampling, keys)
-    return [
+    replies = [
         table.prompter.read(prompt, completion)
         for prompt, completion in zip(prompts, completions, strict=True)
     ]
-
-
-def _drafts(
-    sources: Sequence[Problem],
-    prompts: Sequence[Prompt],
-    policy: str,
-    step: int,
-    config: Config,
-    table: Table,
-    stopwatch: Stopwatch,
-) -> list[Draft]:
-    replies = _sample(sources, prompts, policy, Role.DRAFT, step, config, table, stopwatch)
     with stopwatch("verify"):
         verdicts = table.judge.judge([(p, r.answer) for p, r in zip(sources, replies, strict=True)])
+    return list(zip(prompts, replies, verdicts, strict=True))
+
+
+def credit_drafts(stage: Sequence[tuple[Prompt, Reply, Verdict]], config: Config) -> list[Draft]:
+    """Drafts with their rewards and advantages, for the P * N rollouts in order."""
     limit = config.sampling.max_new_tokens
     drafts = [
         Draft(prompt, reply, verdict, draft_reward(reply, verdict, config.reward, limit), 0.0)
-        for prompt, reply, verdict in zip(prompts, replies, verdicts, strict=True)
+        for prompt, reply, verdict in stage
     ]
     advantages = _advantages(drafts, config)
     return [replace(d, advantage=value) for d, value in zip(drafts, advantages, strict=True)]
 
 
-def _challenges(
-    sources: Sequence[Problem],
-    prompts: Sequence[Prompt],
+def credit_challenges(
+    stage: Sequence[tuple[Prompt, Reply, Verdict]],
     shown: Sequence[str | None],
     drafts: Sequence[Draft],
-    policy: str,
-    step: int,
     config: Config,
-    table: Table,
-    stopwatch: Stopwatch,
 ) -> list[Challenge]:
-    replies = _sample(sources, prompts, policy, Role.CHALLENGE, step, config, table, stopwatch)
-    with stopwatch("verify"):
-        verdicts = table.judge.judge([(p, r.answer) for p, r in zip(sources, replies, strict=True)])
+    """Challenges with their rewards against the drafts that `reward.rival` names."""
     size, limit = config.sampling.group_size, config.sampling.max_new_tokens
     challenges = []
-    for index, (reply, verdict) in enumerate(zip(replies, verdicts, strict=True)):
+    for index, (prompt, reply, verdict) in enumerate(stage):
         rival = 0 if config.reward.rival == "shared" else index % size
         draft = drafts[index - index % size + rival]
         reward = challenge_reward(reply, verdict, draft, config.reward, limit)
-        challenges.append(
-            Challenge(prompts[index], reply, verdict, reward, 0.0, shown[index], rival)
-        )
+        challenges.append(Challenge(prompt, reply, verdict, reward, 0.0, shown[index], rival))
     advantages = _advantages(challenges, config)
     return [replace(c, advantage=value) for c, value in zip(challenges, advantages, strict=True)]
 
