@@ -197,7 +197,7 @@ def measure(
     measured = read_rows(rows_file, settings) if rows_file else Measured([], 0.0)
     data = read_task(config)
     language = read_language(config)
-    check_context(config, language, data)
+    check_context(config, language, data, shows=False)
     workshop = open_workshop(config, language)
     try:
         kept, dropped = check_golds(training_problems(data, config), workshop.judge)

@@ -45,12 +45,17 @@ class RunFolder:
         """Where rounds are written."""
         return self.path / ("rounds.jsonl.gz" if logging.compress else "rounds.jsonl")
 
-    def refuse_existing(self) -> None:
-        """Check that no run stands here.
+    def check_new(self) -> None:
+        """Check that a run can begin here, without leaving anything behind.
 
         Raises:
-            ConfigError: One does.
+            ConfigError: One stands here already, or the folder cannot be made.
         """
+        above = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            raise ConfigError(
+                f"--run-dir {self.path} cannot be made: {above} is no folder that can be written"
+            )
         if self.config.exists():
             raise ConfigError(
                 f"{self.path} holds a run already: continue it with `agon train --resume "
@@ -63,7 +68,7 @@ class RunFolder:
         Raises:
             ConfigError: It holds a run already, or cannot be made.
         """
-        self.refuse_existing()
+        self.check_new()
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -152,7 +152,7 @@ def test_the_retry_runs_alone_in_a_fresh_worker(pool: WorkerPool, tmp_path: Path
     log = tmp_path / "log"
     # Another thread keeps the pool busy the whole time.
     with ThreadPoolExecutor() as threads:
-        items = [(f"item{number}", str(log)) for number in range(24)]
+        items = [(f"item{number}", str(log)) for number in range(60)]
         busy = threads.submit(pool.map, "pool_functions.log_times", items)
         assert only(pool, "log_times", "hang", str(log)).outcome is Outcome.WRONG
         assert all(verdict.correct for verdict in busy.result())
@@ -255,6 +255,8 @@ def start_parent(function: str, tmp_path: Path) -> subprocess.Popen[str]:
         text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
         process_group=0,
+        # A test run in the background ignores SIGINT, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "ready\n"

@@ -54,7 +54,8 @@ def evaluate_run(
     if samples < 1 or (limit is not None and limit < 1):
         raise ConfigError("--samples and --problems must be at least 1")
     folder = RunFolder(run)
-    config = for_use(folder.read_config())
+    trained = folder.read_config()
+    config = for_use(trained)
     check_settings(config)
     chosen = task_config(config, task, path)
     data = load_task(chosen)
@@ -82,7 +83,7 @@ def evaluate_run(
     title = f"{run} after {step} steps, {len(problems)} {name} problems"
     console.print(render(table_rows(summaries, rollouts), title))
     target = folder.evaluations / f"{name}.json"
-    readings = write_results(target, title, step, config, results, summaries, rollouts)
+    readings = write_results(target, title, step, trained, results, summaries, rollouts)
     if split == Split.TEST and readings > 1:
         console.print(
             f"[yellow]note:[/] the test split of this run has been read {readings} times; it must "

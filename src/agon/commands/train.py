@@ -79,12 +79,10 @@ def train(
     check_settings(config)
     check_trackers(config)
     if resume is None:
-        folder.refuse_existing()
+        folder.check_new()
     data = read_task(config)
     language = read_language(config)
     check_context(config, language, data, shows_summaries(config))
-    if resume is None:
-        folder.create()
     return _run(config, overrides, folder, language, data, resume is not None, console)
 
 
@@ -105,6 +103,7 @@ def _run(
         workshop = open_workshop(config, language, judge)
         environment = describe_environment(str(workshop.device))
         if not resumed:
+            folder.create()
             write_atomically(folder.config, config.model_dump_json(indent=2) + "\n")
             origins = sources_of(config, overrides)
             write_atomically(folder.sources, json.dumps(origins, indent=2) + "\n")
