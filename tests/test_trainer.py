@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agon.policies import parameter_hash
+import models
 from agon.preflight import read_language
 from agon.recipes import load_recipe
 from agon.records import Problem
@@ -214,7 +214,8 @@ def test_only_the_init_seed_moves_the_initial_adapters(seed: str, moves: bool) -
         config = load_recipe(RECIPE, [f"seeds.{seed}={value}", "training.device=cpu"])
         workshop = open_workshop(config, read_language(config))
         policies = workshop.policies
-        starts.append([parameter_hash(policies.parameters(name)) for name in policies.names])
+        hashes = models.digests(policies)
+        starts.append([hashes[name] for name in policies.names])
         workshop.close()
     assert [one != other for one, other in zip(*starts, strict=True)] == [moves, moves]
 

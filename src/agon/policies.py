@@ -241,16 +241,6 @@ def fingerprint(base: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def parameter_hash(tensors: dict[str, torch.nn.Parameter]) -> str:
-    """A hash of every value of some parameters."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        digest.update(name.encode())
-        digest.update(value.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def load_base(config: ModelConfig) -> torch.nn.Module:
     """Load the base into CPU memory; `preflight` has checked that it is there."""
     from transformers import AutoModelForCausalLM
