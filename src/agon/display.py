@@ -34,6 +34,11 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def caution(console: Console, text: str) -> None:
+    """A warning, with its text as it stands."""
+    console.print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
 class Display:
     """Shows steps, evaluations and warnings."""
 
@@ -75,7 +80,7 @@ class Display:
 
     def warn(self, text: str) -> None:
         """A warning above the table."""
-        self._console.print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
+        caution(self._console, text)
 
     def evaluation(self, step: int, figures: Mapping[str, float]) -> None:
         """Figures of a dev evaluation before a step."""

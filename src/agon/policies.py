@@ -14,6 +14,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import torch
@@ -186,7 +187,8 @@ class Policies:
         """
         names = self.names
         products = {
-            (x, y): sum(_inner(*pair) for pair in self._pairs(x, y)) for x in names for y in names
+            (x, y): sum(_inner(*pair) for pair in self._pairs(x, y))
+            for x, y in combinations_with_replacement(names, 2)
         }
         norms = {name: max(products[name, name], 0.0) ** 0.5 for name in names}
         result = {f"norm_{name}": norm for name, norm in norms.items()}

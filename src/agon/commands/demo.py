@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,13 @@ from rich.live import Live
 from rich.table import Table as RichTable
 
 from agon.config import Config, leaves
+from agon.display import say
 from agon.errors import AgonError, ConfigError
 from agon.evaluation.protocols import Attempt
 from agon.evaluation.statistics import Summary, summarise
 from agon.evaluation.table import render, table_rows
 from agon.recipes import load_recipe
+from agon.records import Outcome
 from agon.runs import RunFolder
 
 ARMS = {"grpo": ("countdown-grpo", 2), "agon": ("countdown-agon", 1)}
@@ -45,6 +47,12 @@ SHOWN: tuple[tuple[str, str, str], ...] = (
 """Rows of the table: run, system, label."""
 
 INTERRUPTED = 130
+
+SAID_EVERY = 25
+"""Where nobody watches, progress is printed once in so many steps."""
+
+POLL_SECONDS = 1.0
+"""Between looks at the runs; each look reads their metrics, on cores that the runs need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +94,17 @@ def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be made: {error.strerror}") from error
     started = time.monotonic()
-    console.print(
+    say(
+        console,
         f"Training GRPO (2N rollouts) and Agon (N drafts and N challenges) for {arms[0].steps} "
         f"steps each, in {out}. Stop with Ctrl-C; the same command continues.",
-        highlight=False,
     )
     try:
         _run_all([_train_command(arm, overrides) for arm in arms], arms, out, console)
-        console.print("Evaluating on all dev problems ...", highlight=False)
+        say(console, "Evaluating on all dev problems ...")
         _run_all([_eval_command(arm) for arm in arms], (), out, console)
     except KeyboardInterrupt:
-        console.print("\ninterrupted; `agon demo` continues from the last checkpoints")
+        say(console, "\ninterrupted; `agon demo` continues from the last checkpoints")
         return INTERRUPTED
     from agon.evaluation.plots import plot_training
 
@@ -106,11 +114,11 @@ def demo(out: Path, overrides: Sequence[str], console: Console) -> int:
         out / "demo.png",
     )
     show_table(arms, console)
-    console.print(
+    say(
+        console,
         f"took {time.monotonic() - started:.0f} s\nplot: {figure}\n"
         + "\n".join(f"{arm.name} run: {arm.folder.path}" for arm in arms)
         + f"\ntry: agon solve {arms[1].folder.path} 'make 22 from 4,7,6'",
-        highlight=False,
     )
     return 0
 
@@ -174,7 +182,7 @@ def _run_all(
                         last = log.read_text().strip().splitlines()[-1:]
                         raise DemoFailed(f"a process of the demo failed: {last}; all of it: {log}")
                 progress.show()
-                time.sleep(0.25)
+                time.sleep(POLL_SECONDS)
     finally:
         # The terminal's Ctrl-C reaches the children too; they save a checkpoint before they end.
         for process in running:
@@ -212,14 +220,12 @@ class Progress:
             return
         for arm in self._arms:
             done = len(rows[arm.name])
-            if done and done % 25 == 0 and self._said.get(arm.name) != done:
-                self._said[arm.name] = done
+            if done // SAID_EVERY > self._said.get(arm.name, 0):
+                self._said[arm.name] = done // SAID_EVERY
                 last = rows[arm.name][-1]
-                self._console.print(
-                    f"{arm.name} step {done}/{arm.steps} "
-                    + " ".join(f"{k} {v}" for k, v in _figures(last, rows[arm.name]).items() if v),
-                    highlight=False,
-                )
+                figures = _figures(last, rows[arm.name]).items()
+                listed = " ".join(f"{key} {value}" for key, value in figures if value)
+                say(self._console, f"{arm.name} step {min(done, arm.steps)}/{arm.steps} {listed}")
 
 
 def _figures(last: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -282,21 +288,13 @@ def show_table(arms: Sequence[Arm], console: Console) -> None:
         rollouts[label] = records[run]["systems"][system]["training_rollouts"]
         if label == "GRPO":
             both = summarise(attempts)
-            summaries[label] = _with_bound(summaries[label], both)
+            summaries[label] = replace(summaries[label], pass_k=both.pass_k, k=both.k)
     count = next(iter(summaries.values())).problems
     console.print()
     console.print(render(table_rows(summaries, rollouts), f"{count} dev problems, one sample each"))
 
 
-def _with_bound(summary: Summary, both: Summary) -> Summary:
-    from dataclasses import replace
-
-    return replace(summary, pass_k=both.pass_k, k=both.k)
-
-
 def _attempt(item: Mapping[str, Any]) -> Attempt:
-    from agon.records import Outcome
-
     draft = item["draft_outcome"]
     return Attempt(
         problem=item["problem"],

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from agon.commands.train import dev_order
 from agon.config import Config, TaskConfig
-from agon.display import say
+from agon.display import caution, say
 from agon.engines.base import Sampling
 from agon.errors import ConfigError, DataError
 from agon.evaluation.protocols import Attempt, evaluate, standard_systems
@@ -59,6 +59,11 @@ def evaluate_run(
     check_settings(config)
     chosen = task_config(config, task, path)
     data = load_task(chosen)
+    if not data.problems[Split(split)]:
+        raise _no_problems(split, chosen)
+    name = split if task in (None, config.task.name) else f"{task}-{split}"
+    target = folder.evaluations / f"{name}.json"
+    readings = 1 + read_count(target)
     language = read_language(config)
     check_context(config, language, data)
     workshop = open_workshop(config, language)
@@ -68,29 +73,30 @@ def evaluate_run(
         for note in (*data.notes, *gold_notes(dropped)):
             say(console, note)
         if not problems:
-            raise DataError(
-                f"--split {split}: the task {chosen.name} has no such problems; "
-                "math500, for example, has only test"
-            )
+            raise _no_problems(split, chosen)
         step = load_run_adapters(folder, workshop.policies, config.objective.updates_per_step)
         results = run_systems(config, workshop, problems, samples, console)
     finally:
         workshop.judge.close()
-    name = split if task in (None, config.task.name) else f"{task}-{split}"
     summaries = {system: summarise(attempts) for system, attempts in results.items()}
     rollouts = dict.fromkeys(summaries, training_rollouts(config, step))
     rollouts |= {system: 0 for system in summaries if set(system.split("->")) == {"base"}}
     title = f"{run} after {step} steps, {len(problems)} {name} problems"
     console.print(render(table_rows(summaries, rollouts), title))
-    target = folder.evaluations / f"{name}.json"
-    readings = write_results(target, title, step, trained, results, summaries, rollouts)
+    write_results(target, readings, title, step, trained, results, summaries, rollouts)
     if split == Split.TEST and readings > 1:
-        console.print(
-            f"[yellow]note:[/] the test split of this run has been read {readings} times; it must "
-            "choose nothing",
-            highlight=False,
+        caution(
+            console,
+            f"the test split of this run has been read {readings} times; it must choose nothing",
         )
     say(console, f"written: {target}")
+
+
+def _no_problems(split: str, task: TaskConfig) -> DataError:
+    return DataError(
+        f"--split {split}: the task {task.name} has no such problems; "
+        "math500, for example, has only test"
+    )
 
 
 def task_config(config: Config, task: str | None, path: str | None) -> TaskConfig:
@@ -151,20 +157,16 @@ def read_count(target: Path) -> int:
 
 def write_results(
     target: Path,
+    readings: int,
     title: str,
     step: int,
     config: Config,
     results: Mapping[str, Sequence[Attempt]],
     summaries: Mapping[str, Summary],
     rollouts: Mapping[str, int],
-) -> int:
-    """Write one evaluation with its per-problem records; count how often the file was written.
-
-    Returns:
-        The count, this time included.
-    """
+) -> None:
+    """Write one evaluation with its per-problem records and the count of its readings."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    readings = 1 + read_count(target)
     record = {
         "title": title,
         "step": step,
@@ -174,4 +176,3 @@ def write_results(
         "attempts": {name: [asdict(a) for a in attempts] for name, attempts in results.items()},
     }
     write_atomically(target, json.dumps(record, indent=1) + "\n")
-    return readings

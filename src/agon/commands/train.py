@@ -19,7 +19,7 @@ from rich.table import Table as RichTable
 
 from agon.checkpoints import latest_checkpoint, load_checkpoint
 from agon.config import Config, leaves
-from agon.display import Display, say
+from agon.display import Display, caution, say
 from agon.errors import ConfigError, DataError, Unreachable
 from agon.preflight import (
     Language,
@@ -148,10 +148,10 @@ def _restore(
     for key, now in environment.items():
         before = state.environment.get(key)
         if before != now:
-            console.print(
-                f"[yellow]warning:[/] {key} was {escape(str(before))} and is {escape(str(now))}: "
-                "the resumed run may differ from an uninterrupted one in rounding",
-                highlight=False,
+            caution(
+                console,
+                f"{key} was {before} and is {now}: the resumed run may differ from an "
+                "uninterrupted one in rounding",
             )
     trainer.restore(state)
     say(console, f"continuing {folder.path} after {state.step} steps")
