@@ -338,6 +338,21 @@ def test_a_run_starts_from_the_adapters_of_another(run: Path, tmp_path: Path) ->
 )
 def test_eval_refuses_what_it_cannot_do(say: Said, run: Path, arguments, parts) -> None:
     assert_refused(say("eval", run, *arguments), *parts)
+
+
+def test_eval_refuses_a_result_file_that_it_could_not_count_before_it_evaluates(
+    say: Said, run: Path
+) -> None:
+    (run / "evaluations").mkdir(exist_ok=True)
+    write(run / "evaluations", "dev.json", "{half")
+    assert_refused(say("eval", run), "dev.json", "is not an evaluation", "move it away")
+
+
+def test_eval_refuses_a_split_that_the_task_does_not_have_before_it_loads_a_model(
+    say: Said, run: Path, shared_data: Path
+) -> None:
+    data = ["--task", "math500", "--path", shared_data / "math500"]
+    assert_refused(say("eval", run, *data), "--split dev", "math500", "only test")
     assert not (run / "evaluations").exists()
 
 
