@@ -198,15 +198,48 @@ class TrainingConfig(Section):
     """CPU threads of torch; null leaves its own choice."""
 
 
+TaskName = Literal[
+    "countdown",
+    "gsm8k",
+    "math500",
+    "deepmath",
+    "codecontests",
+    "humaneval",
+    "mbpp",
+    "reasoning_gym",
+    "jsonl",
+]
+
+
 class TaskConfig(Section):
     """The data set."""
 
-    name: Annotated[Literal["countdown", "gsm8k", "math500", "deepmath"], OURS] = "countdown"
-    """Which task."""
+    name: Annotated[TaskName, OURS] = "countdown"
+    """Which task. `jsonl` is a file of your own, `reasoning_gym` any data set of that library."""
 
     path: Annotated[str | None, OURS] = None
-    """Local file or folder in the hub data set's schema; null asks the hub. Countdown is
-    generated and takes no path."""
+    """Local file or folder in the hub data set's schema; null asks the hub. Generated tasks
+    (countdown, reasoning_gym) take no path, `jsonl` needs one."""
+
+    question_field: Annotated[str, OURS] = "question"
+    """Column of the question (jsonl)."""
+
+    answer_field: Annotated[str, OURS] = "answer"
+    """Column of the gold answer (jsonl)."""
+
+    verifier: Annotated[str | None, OURS] = None
+    """Who judges (jsonl): `math`, `text` (the same text), or a Python function of your own as
+    `package.module:function`, called with the gold answer and the reply's answer block; null is
+    `math`."""
+
+    dataset: Annotated[str | None, OURS] = None
+    """Name of the data set (reasoning_gym), such as `leg_counting`."""
+
+    dataset_options: Annotated[dict[str, Any], OURS] = Field(default_factory=dict)
+    """The data set's own parameters (reasoning_gym), such as `max_animals = 3`."""
+
+    train_problems: Annotated[int, OURS] = Field(2000, ge=1)
+    """Training problems to generate (reasoning_gym)."""
 
     limit: Annotated[int | None, OURS] = Field(None, ge=1)
     """At most so many training problems, the first of the seeded order; null is all."""
@@ -221,14 +254,16 @@ class TaskConfig(Section):
     """Whether problems with a yes, no, true or false answer are dropped (deepmath)."""
 
     dev_problems: Annotated[int, OURS] = Field(300, ge=1)
-    """Problems held out for dev where the data set has no such split (deepmath, gsm8k)."""
+    """Problems held out for dev where the data set has no such split, or generated for it
+    (deepmath, gsm8k, codecontests, reasoning_gym, jsonl)."""
 
     test_problems: Annotated[int, PAPER] = Field(300, ge=1)
-    """Problems held out for test where the data set has no such split (deepmath)."""
+    """Problems held out for test where the data set has no such split, or generated for it
+    (deepmath, reasoning_gym, jsonl)."""
 
 
 class VerifierConfig(Section):
-    """Limits of the worker processes that judge mathematics."""
+    """Limits of the worker processes that judge answers; programs have their own, `code`."""
 
     workers: Annotated[int, OURS] = Field(2, ge=1)
     """Worker processes."""
@@ -238,6 +273,41 @@ class VerifierConfig(Section):
 
     memory_mib: Annotated[int, OURS] = Field(1024, ge=128)
     """Memory that a worker may take, MiB."""
+
+
+class CodeConfig(Section):
+    """The sandbox that programs are run in, and what makes a program right."""
+
+    isolation: Annotated[Literal["strongest", "bubblewrap", "namespaces", "limits"], OURS] = (
+        "strongest"
+    )
+    """What holds a program: bubblewrap, Linux namespaces of our own, or resource limits alone.
+    `strongest` takes the first of the first two that works here. `limits` sees the machine's
+    files and network, so it is used only when named."""
+
+    workers: Annotated[int, OURS] = Field(2, ge=1)
+    """Programs that run at once."""
+
+    seconds: Annotated[float, OURS] = Field(10.0, gt=0)
+    """Longest wall time of one test; a problem's own time limit counts where it is shorter."""
+
+    total_seconds: Annotated[float, OURS] = Field(60.0, gt=0)
+    """Longest wall time of one program over all its tests; tests not reached have failed."""
+
+    memory_mib: Annotated[int, OURS] = Field(1024, ge=64)
+    """Memory of a program with all its processes, MiB."""
+
+    processes: Annotated[int, OURS] = Field(64, ge=1)
+    """Most processes and threads of a program at once."""
+
+    output_kib: Annotated[int, OURS] = Field(16_384, ge=1)
+    """Most output of one test, KiB."""
+
+    file_mib: Annotated[int, OURS] = Field(64, ge=1)
+    """Most that a program may write into its folder, MiB."""
+
+    pass_share: Annotated[float, OURS] = Field(1.0, gt=0, le=1)
+    """Share of the tests that a right program passes; 1 is all or nothing."""
 
 
 class EvaluationConfig(Section):
@@ -326,6 +396,7 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     task: TaskConfig = TaskConfig()
     verifier: VerifierConfig = VerifierConfig()
+    code: CodeConfig = CodeConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()

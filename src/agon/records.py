@@ -33,7 +33,8 @@ class Problem:
         id: Stable name, derived from the normalised question; it decides the split.
         question: The text shown to the policies.
         gold: The gold answer in the form that the verifier reads.
-        verifier: Name of the verifier, a key of `agon.verifiers.VERIFIERS`.
+        verifier: Name of the verifier, a key of `agon.verifiers.verifiers_of`, or a function of
+            the user's own as `package.module:function`.
     """
 
     id: str
@@ -112,10 +113,19 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verifier's outcome and, in a few words, the rule that decided it."""
+    """What a verifier says of a reply.
+
+    Attributes:
+        outcome: Right, wrong, or unscored.
+        reason: In a few words, the rule that decided it.
+        tests: For a program, what each test said, in the tests' order.
+        detail: More for people who ask: how both answers were read, or a failure's traceback.
+    """
 
     outcome: Outcome
     reason: str
+    tests: tuple[str, ...] = ()
+    detail: str = ""
 
     @property
     def scored(self) -> bool:

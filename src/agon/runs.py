@@ -201,6 +201,7 @@ def _rollout(rollout: Draft | Challenge) -> dict[str, Any]:
         "truncated": reply.completion.truncated,
         "outcome": str(rollout.verdict.outcome),
         "reason": rollout.verdict.reason,
+        **({"tests": rollout.verdict.tests} if rollout.verdict.tests else {}),
         "reward": None if rollout.reward is None else asdict(rollout.reward),
         "total_reward": None if rollout.reward is None else rollout.reward.total,
         "advantage": rollout.advantage,

@@ -68,7 +68,7 @@ def open_workshop(config: Config, language: Language, judge: PooledJudge | None 
         slots=config.sampling.slots,
         context_limit=language.context,
     )
-    judge = judge or PooledJudge(config.verifier)
+    judge = judge or PooledJudge(config.verifier, config.code)
     return Workshop(policies, Table(engine, judge, language.prompter), judge, device, language)
 
 

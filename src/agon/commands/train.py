@@ -95,7 +95,7 @@ def _run(
     resumed: bool,
     console: Console,
 ) -> int:
-    judge = PooledJudge(config.verifier)
+    judge = PooledJudge(config.verifier, config.code)
     try:
         problems, dev, notes = checked_problems(config, data, judge)
         for note in (*data.notes, *notes):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from agon.records import Outcome, Problem, Verdict
 
@@ -16,3 +17,26 @@ class Judge(Protocol):
     def judge(self, items: Sequence[tuple[Problem, str | None]]) -> list[Verdict]:
         """One verdict for each (problem, answer block); None is a reply without one, and wrong."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """How one kind of answer is judged.
+
+    Attributes:
+        quick: (gold, answer) to the verdict where it can be reached at once and in any process,
+            None where a worker is needed.
+        quick_gold: The same for a gold answer alone: can answers be judged against it?
+        function: Dotted name of the function that a worker calls with `arguments`, the gold
+            answer and the answer block. None where `quick` always knows.
+        gold_function: The same with `arguments` and the gold answer alone.
+        arguments: Texts that come first in both calls, such as settings.
+        pool: Whose limits hold, and so which worker processes: `[verifier]` or `[code]`.
+    """
+
+    quick: Callable[[str, str], Verdict | None]
+    quick_gold: Callable[[str], Verdict | None]
+    function: str | None = None
+    gold_function: str | None = None
+    arguments: tuple[str, ...] = ()
+    pool: Literal["verifier", "code"] = "verifier"
