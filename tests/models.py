@@ -57,6 +57,22 @@ def model_config(architecture: str = "llama", **overrides: Any) -> Any:
         case "gemma3":
             more = {**SLIDING, "query_pre_attn_scalar": 6, **overrides}
             return transformers.Gemma3TextConfig(**COMMON | more)
+        case "mistral":
+            return transformers.MistralConfig(**COMMON | {"sliding_window": 5} | overrides)
+        case "gemma4":
+            more = {
+                **SLIDING,
+                "num_hidden_layers": 4,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "num_kv_shared_layers": 2,
+                "hidden_size_per_layer_input": 8,
+                "vocab_size_per_layer_input": VOCABULARY,
+                "global_head_dim": 12,
+                "final_logit_softcapping": 2.0,
+            }
+            return transformers.Gemma4TextConfig(**COMMON | more | overrides)
+        case "granite":  # scales its logits after the head
+            return transformers.GraniteConfig(**COMMON | {"logits_scaling": 4.0} | overrides)
         case "phi":
             more = {key: value for key, value in COMMON.items() if key != "head_dim"}
             return transformers.PhiConfig(**more | {"hidden_size": 32} | overrides)

@@ -1,4 +1,4 @@
-"""Properties of the surrogate on tensors: log-probabilities, weights, clip, penalty, batches."""
+"""Properties of the surrogate on tensors: weights, clip, penalty, batches."""
 
 from __future__ import annotations
 
@@ -10,87 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import models
 from agon.objective import (
     Row,
-    collate,
     kl_penalty,
     microbatches,
     row_weights,
-    token_logprobs,
     token_losses,
 )
 
 AGGREGATIONS = ["dapo", "grpo", "dr_grpo"]
-
-
-def random_rows(seed: int, shapes: list[tuple[int, int]]) -> list[Row]:
-    """Rows of random tokens with (prompt, completion) lengths."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def tokens(length: int) -> tuple[int, ...]:
-        ids = torch.randint(2, models.VOCABULARY, (length,), generator=generator)
-        return tuple(ids.tolist())
-
-    return [
-        Row(tokens(prompt), tokens(completion), (-1.0,) * completion, 1.0)
-        for prompt, completion in shapes
-    ]
-
-
-# Log-probabilities
-
-
-SHAPES = [(3, 12), (14, 1), (1, 5), (7, 7), (2, 20), (9, 3)]
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
-def test_logprobs_of_padded_rows_are_those_of_each_row_alone(
-    architecture: str, temperature: float
-) -> None:
-    policies = models.tiny_policies(base=models.tiny_base(architecture))
-    rows = random_rows(1, SHAPES)
-    batch = collate(rows, models.PAD, models.CPU)
-    with policies.active("b"), torch.no_grad():
-        logprobs_BT = token_logprobs(policies.model, batch, temperature)
-    for row, logprobs_T, mask_T in zip(rows, logprobs_BT, batch.mask_BT, strict=True):
-        with torch.no_grad():
-            alone_T = models.plain_logprobs(
-                policies, "b", row.prompt_ids, row.completion_ids, temperature
-            )
-        torch.testing.assert_close(logprobs_T[mask_T.bool()], alone_T, atol=1e-5, rtol=0)
-        assert not logprobs_T[~mask_T.bool()].any()
-
-
-def test_the_padding_token_reaches_no_result() -> None:
-    policies = models.tiny_policies()
-    rows = random_rows(2, SHAPES)
-    results = []
-    for pad in (0, 17):
-        with policies.active("a"), torch.no_grad():
-            results.append(
-                token_logprobs(policies.model, collate(rows, pad, models.CPU), temperature=1.0)
-            )
-    assert torch.equal(*results)
-
-
-def test_only_positions_before_some_completion_token_are_projected() -> None:
-    batch = collate(random_rows(3, [(4, 3), (6, 5)]), models.PAD, models.CPU)
-    assert batch.columns_T.tolist() == list(range(3, 10))
-
-
-def test_collate_lines_completions_up_by_input_position() -> None:
-    rows = [
-        Row((5, 6, 7), (8, 9), (-0.5, -0.25), 2.0),
-        Row((5,), (7, 8, 9, 10), (-1.0, -2.0, -3.0, -4.0), -1.0),
-    ]
-    batch = collate(rows, 0, models.CPU)
-    assert batch.input_ids_BL.tolist() == [[5, 6, 7, 8, 9], [5, 7, 8, 9, 10]]
-    assert batch.targets_BT.tolist() == [[6, 7, 8, 9], [7, 8, 9, 10]]
-    assert batch.mask_BT.tolist() == [[0, 0, 1, 1], [1, 1, 1, 1]]
-    assert batch.old_logprobs_BT.tolist() == [[0, 0, -0.5, -0.25], [-1, -2, -3, -4]]
-    assert batch.advantages_B.tolist() == [2.0, -1.0]
 
 
 # Weights
@@ -193,7 +121,7 @@ def test_without_an_advantage_nothing_is_lost_or_clipped() -> None:
 
 def test_each_row_has_its_own_advantage() -> None:
     zeros_BT = torch.zeros(2, 3)
-    losses_BT, _ = token_losses(zeros_BT, zeros_BT, torch.tensor([1.0, -2.0]), 0.2)
+    losses_BT, _ = token_losses(zeros_BT, zeros_BT, torch.tensor([[1.0], [-2.0]]), 0.2)
     assert losses_BT.tolist() == [[-1.0] * 3, [2.0] * 3]
 
 

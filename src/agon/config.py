@@ -188,6 +188,10 @@ class TrainingConfig(Section):
     microbatch_tokens: Annotated[int, OURS] = Field(16_384, ge=1)
     """Padded tokens of one forward and backward pass; a longer row runs alone."""
 
+    share_prefixes: Annotated[bool, OURS] = True
+    """Whether the update runs once what the prompts of several rollouts have in common. The
+    gradient is the same to rounding; off under gradient checkpointing."""
+
     gradient_checkpointing: Annotated[bool, OURS] = False
     """Whether activations are recomputed in the backward pass, to save memory."""
 

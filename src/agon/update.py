@@ -17,17 +17,11 @@ import torch
 
 from agon.config import Config, OptimizerConfig
 from agon.engines.base import BASE
-from agon.objective import (
-    Row,
-    collate,
-    kl_penalty,
-    microbatches,
-    row_weights,
-    token_logprobs,
-    token_losses,
-)
+from agon.logprobs import Batch, Prefixes, Scorer
+from agon.objective import Row, kl_penalty, row_weights, token_losses
 from agon.policies import Policies
 from agon.records import Challenge, Draft
+from agon.sharing import Pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +111,10 @@ class Updater:
             device: Where the model is.
         """
         self._policies, self._config = policies, config
-        self._pad, self._device = pad_token_id, device
+        self._device = device
+        # Checkpointing drops the cache that rows would continue.
+        share = config.training.share_prefixes and not config.training.gradient_checkpointing
+        self._scorer = Scorer(policies.model, pad_token_id, share)
         self.optimizers = make_optimizers(policies, config.optimizer)
         if config.training.gradient_checkpointing:
             policies.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -174,42 +171,66 @@ class Updater:
         """
         if not rows:
             return 0.0, 0.0, 0.0
-        groups = microbatches([row.tokens for row in rows], self._config.training.microbatch_tokens)
         totals = torch.zeros(3, dtype=torch.float64)
-        for group in groups:
-            totals += self._backward_group(
-                name, [rows[i] for i in group], [weights[i] for i in group]
-            )
+        for pack in self._scorer.plan(rows, self._config.training.microbatch_tokens):
+            totals += self._backward_pack(name, rows, weights, pack)
         tokens = sum(len(row.completion_ids) for row in rows)
         loss, clipped, gap = totals.tolist()
         return loss, clipped / tokens, gap / tokens
 
-    def _backward_group(
-        self, name: str, rows: Sequence[Row], weights: Sequence[float]
+    def _backward_pack(
+        self, name: str, rows: Sequence[Row], weights: Sequence[float], pack: Pack
     ) -> torch.Tensor:
-        model, config = self._policies.model, self._config
-        batch = collate(rows, self._pad, self._device)
-        temperature = config.sampling.temperature
-        weights_B = torch.tensor(weights, device=self._device)
-        reference_BT = None
-        if config.objective.beta > 0:
-            with self._policies.active(BASE), torch.no_grad():
-                reference_BT = token_logprobs(model, batch, temperature)
-        checkpointing = config.training.gradient_checkpointing
+        model, checkpointing = self._policies.model, self._config.training.gradient_checkpointing
+        batches = [(self._scorer.batch(rows, pack, part), part) for part in pack.batches]
+        references = self._references(pack, batches)
+        totals = torch.zeros(3, dtype=torch.float64)
         with self._policies.active(name):
             # transformers checkpoints activations in train mode alone; dropout is off for good.
             model.train(checkpointing)
-            logprobs_BT = token_logprobs(model, batch, temperature)
-            losses_BT, clipped_BT = token_losses(
-                logprobs_BT, batch.old_logprobs_BT, batch.advantages_B, config.objective.clip
-            )
-            if reference_BT is not None:
-                losses_BT = losses_BT + config.objective.beta * kl_penalty(
-                    logprobs_BT, reference_BT
-                )
-            loss = ((losses_BT * batch.mask_BT).sum(1) * weights_B).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
+            prefixes = self._scorer.prefixes(pack)
+            for (batch, part), reference_N in zip(batches, references, strict=True):
+                logprobs_N = self._logprobs(batch, part, pack, prefixes)
+                weights_B = torch.tensor([weights[i] for i in part], device=self._device)
+                loss, figures = self._loss(logprobs_N, reference_N, batch, weights_B)
+                loss.backward()  # type: ignore[no-untyped-call]
+                totals += figures
+            if prefixes is not None:
+                prefixes.backward()
             model.eval()
-        gap = ((logprobs_BT.detach() - batch.old_logprobs_BT).abs() * batch.mask_BT).sum()
-        clipped = (clipped_BT * batch.mask_BT).sum()
-        return torch.stack([loss.detach(), clipped, gap]).double().cpu()
+        return totals
+
+    def _references(
+        self, pack: Pack, batches: Sequence[tuple[Batch, list[int]]]
+    ) -> list[torch.Tensor | None]:
+        """The base's log-probabilities of each batch's tokens, where the penalty needs them."""
+        if self._config.objective.beta == 0:
+            return [None] * len(batches)
+        with self._policies.active(BASE), torch.no_grad():
+            prefixes = self._scorer.prefixes(pack)
+            return [self._logprobs(batch, part, pack, prefixes) for batch, part in batches]
+
+    def _logprobs(
+        self, batch: Batch, part: Sequence[int], pack: Pack, prefixes: Prefixes | None
+    ) -> torch.Tensor:
+        temperature = self._config.sampling.temperature
+        continued = [pack.prefix_of[i] for i in part] if prefixes is not None else []
+        return self._scorer.logprobs(batch, temperature, prefixes, continued)
+
+    def _loss(
+        self,
+        logprobs_N: torch.Tensor,
+        reference_N: torch.Tensor | None,
+        batch: Batch,
+        weights_B: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch's weighted loss, and (loss, clipped tokens, sum of |log p - log q|)."""
+        objective = self._config.objective
+        losses_N, clipped_N = token_losses(
+            logprobs_N, batch.old_logprobs_N, batch.advantages_N, objective.clip
+        )
+        if reference_N is not None:
+            losses_N = losses_N + objective.beta * kl_penalty(logprobs_N, reference_N)
+        loss = (losses_N * weights_B[batch.rows_N]).sum()
+        gap = (logprobs_N.detach() - batch.old_logprobs_N).abs().sum()
+        return loss, torch.stack([loss.detach(), clipped_N.sum(), gap]).double().cpu()

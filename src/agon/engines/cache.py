@@ -14,7 +14,7 @@ width, L layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -212,3 +212,14 @@ def attention_layout(base: Any) -> tuple[list[int | None], dict[str, int | None]
         )
     windows = {"full_attention": None, "sliding_attention": window}
     return [windows[kind] for kind in kinds_L], {kind: windows[kind] for kind in set(kinds_L)}
+
+
+def masks_by_kind(kinds: Mapping[str, int | None], mask_of: Callable[[int | None], Tensor]) -> Any:
+    """Masks in the form that models take: by kind of layer, or one where all are alike.
+
+    Args:
+        kinds: Sliding window of each kind of layer, from `attention_layout`.
+        mask_of: Makes the additive mask of a window.
+    """
+    made = {kind: mask_of(window) for kind, window in kinds.items()}
+    return made if len(made) > 1 else next(iter(made.values()))

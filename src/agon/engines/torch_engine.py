@@ -16,7 +16,7 @@ different prompts, W columns that a row attends to, L layers, R requests.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from agon.engines.base import BASE, OnToken, Sampling
-from agon.engines.cache import SlotCache, attention_layout
+from agon.engines.cache import SlotCache, attention_layout, masks_by_kind
 from agon.engines.sampler import generator, sample
 from agon.errors import EngineError
 from agon.records import Completion, PolicyVersion, Prompt
@@ -155,11 +155,6 @@ class TorchEngine:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def masks(self, mask_of: Callable[[int | None], Tensor]) -> Any:
-        """Masks in the form that the model takes: by kind of layer, or one where all are alike."""
-        made = {kind: mask_of(window) for kind, window in self.kinds.items()}
-        return made if len(made) > 1 else next(iter(made.values()))
-
 
 @dataclass(frozen=True, slots=True)
 class _Prefill:
@@ -251,7 +246,7 @@ class _Loop:
             start = 0 if window is None else max(0, end - window)
             return self.mask_B11W[..., start:end]
 
-        return self.engine.masks(mask_of)
+        return masks_by_kind(self.engine.kinds, mask_of)
 
     def _remove(self, finished_B: np.ndarray) -> None:
         """Close the gaps that finished rows leave with the last rows."""
@@ -303,7 +298,7 @@ class _Loop:
             return mask_U1TT.masked_fill_(hidden_U1TT, torch.finfo(self.dtype).min)
 
         cache = DynamicCache()
-        masks = self.engine.masks(mask_of)
+        masks = masks_by_kind(self.engine.kinds, mask_of)
         logits_UV = self.engine.forward(ids_UT.to(device), positions_UT, masks, cache)
         states_L = [
             (layer.keys, layer.values) if layer.is_initialized else None for layer in cache.layers
