@@ -67,6 +67,7 @@ def open_workshop(config: Config, language: Language, judge: PooledJudge | None 
         pad_token_id=language.pad_token_id,
         slots=config.sampling.slots,
         context_limit=language.context,
+        fold=config.sampling.fold_weights,
     )
     judge = judge or PooledJudge(config.verifier, config.code)
     return Workshop(policies, Table(engine, judge, language.prompter), judge, device, language)

@@ -15,8 +15,10 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from scipy.stats import chisquare
 
+from agon.engines import prefill as prefill_module
 from agon.engines.base import Sampling
 from agon.engines.cache import Lane
+from agon.engines.folded import FoldedLinears
 from agon.engines.sampler import generator, sample
 from agon.engines.torch_engine import TorchEngine
 from agon.errors import EngineError
@@ -424,3 +426,97 @@ def test_a_generator_hangs_on_its_key_and_not_on_how_it_is_read() -> None:
     halves = generator("seed 0, problem x")
     np.testing.assert_array_equal(whole, np.append(halves.random(64), halves.random(64)))
     assert not np.array_equal(whole, generator("seed 0, problem y").random(128))
+
+
+# Prefill in slices
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_long_prompt_is_prefilled_in_slices(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = prompts_of(30, 7, 7, 3, 19)
+    whole = engine_of(architecture).generate(prompts, "a", Sampling(10), keys_of(5))
+    widths: list[int] = []
+    engine = engine_of(architecture)
+    forward = engine.forward
+
+    def noted(ids: torch.Tensor, positions: torch.Tensor, masks: Any, cache: Any) -> torch.Tensor:
+        widths.append(ids.numel())
+        return forward(ids, positions, masks, cache)
+
+    monkeypatch.setattr(engine, "forward", noted)
+    monkeypatch.setattr(prefill_module, "PREFILL_TOKENS", 8)
+    sliced = engine.generate(prompts, "a", Sampling(10), keys_of(5))
+    assert max(widths) <= 8
+    for one, other in zip(whole, sliced, strict=True):
+        assert one.token_ids == other.token_ids
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+
+# Folded weights
+
+
+def logprobs_of(completions: list[Completion]) -> np.ndarray:
+    return np.concatenate([completion.logprobs for completion in completions])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("policy", ["base", "a", "b"])
+def test_folding_changes_no_more_than_rounding(architecture: str, policy: str) -> None:
+    policies = policies_of(architecture)
+    prompts = prompts_of(3, 11, 7)
+    results = [
+        TorchEngine(policies, (END,), PAD, 4, CONTEXT, fold=fold).generate(
+            prompts, policy, Sampling(12), keys_of(3)
+        )
+        for fold in (False, True)
+    ]
+    assert [c.token_ids for c in results[0]] == [c.token_ids for c in results[1]]
+    np.testing.assert_allclose(logprobs_of(results[0]), logprobs_of(results[1]), atol=1e-4)
+
+
+def test_folded_weights_follow_every_change() -> None:
+    policies = StandInPolicies(config_of("qwen3"))
+    engine = TorchEngine(policies, (END,), PAD, 4, CONTEXT)
+    prompts = prompts_of(3, 11)
+
+    def now(policy: str) -> np.ndarray:
+        folded, plain = (
+            logprobs_of(sampler.generate(prompts, policy, Sampling(12), keys_of(2)))
+            for sampler in (engine, TorchEngine(policies, (END,), PAD, 4, CONTEXT, fold=False))
+        )
+        np.testing.assert_allclose(folded, plain, atol=1e-4)
+        return folded
+
+    first = now("a")
+    assert not np.array_equal(first, now("b"))
+    optimizer = torch.optim.SGD(
+        [p for name, p in policies.model.named_parameters() if "lora_A.a" in name], lr=0.5
+    )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert not np.array_equal(first, now("a"))
+    with torch.no_grad():
+        policies.model.get_base_model().model.layers[0].mlp.up_proj.base_layer.weight.mul_(1.5)
+    assert not np.array_equal(first, now("base"))
+
+
+def test_layers_are_whole_again_after_sampling_even_when_it_fails() -> None:
+    policies = StandInPolicies(config_of("llama"))
+    engine = TorchEngine(policies, (END,), PAD, 4, CONTEXT)
+    engine.generate(prompts_of(3), "a", Sampling(4), keys_of(1))
+
+    def fail(_request: int, _token: int) -> None:
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        engine.generate(prompts_of(3), "a", Sampling(4), keys_of(1), on_token=fail)
+    assert not [layer for layer in policies.model.modules() if "forward" in vars(layer)]
+
+
+def test_half_precision_is_not_folded() -> None:
+    policies = StandInPolicies(config_of("llama"), dtype=torch.bfloat16)
+    assert not FoldedLinears(policies.model.get_base_model())._layers

@@ -17,23 +17,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
 from agon.engines.base import BASE, OnToken, Sampling
 from agon.engines.cache import SlotCache, attention_layout, masks_by_kind
+from agon.engines.folded import FoldedLinears
+from agon.engines.prefill import Prefilled, chunks, prefill
 from agon.engines.sampler import generator, sample
 from agon.errors import EngineError
 from agon.records import Completion, PolicyVersion, Prompt
-
-_PREFILL_TOKENS = 8192
-"""Padded prompt tokens of one prefill pass; a longer prompt runs alone."""
 
 _DRAWS = 64
 """Uniform numbers drawn ahead for each row."""
@@ -69,6 +66,7 @@ class TorchEngine:
         pad_token_id: int,
         slots: int,
         context_limit: int,
+        fold: bool = True,
     ) -> None:
         """Check that the model can be sampled here.
 
@@ -78,6 +76,7 @@ class TorchEngine:
             pad_token_id: Fills the left of shorter prompts; it is never attended to.
             slots: Most rows that decode at once.
             context_limit: Most tokens of prompt and completion together.
+            fold: Whether linear layers on a CPU are sampled through folded copies (`folded`).
 
         Raises:
             EngineError: The model keeps a state other than attention keys and values, or runs an
@@ -91,6 +90,7 @@ class TorchEngine:
         self.slots = slots
         self.context_limit = context_limit
         parameters = inspect.signature(self.base.forward).parameters
+        self._folded = FoldedLinears(self.base) if fold else None
         self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
 
     def generate(
@@ -114,7 +114,13 @@ class TorchEngine:
         if not prompts:
             return []
         version = PolicyVersion(policy, self.policies.version(policy))
-        with self.policies.active(policy), _eval_mode(self.base), torch.inference_mode():
+        adapter = None if policy == BASE else policy
+        with (
+            self.policies.active(policy),
+            _eval_mode(self.base),
+            torch.inference_mode(),
+            self._folded.applied(adapter) if self._folded else nullcontext(),
+        ):
             loop = _Loop(self, prompts, sampling, keys, on_token)
             loop.run()
         return loop.completions(version)
@@ -156,15 +162,6 @@ class TorchEngine:
         return logits
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefill:
-    """Different prompts that went through the model in one pass."""
-
-    rows: dict[tuple[int, ...], int]
-    logits_UV: Tensor
-    states_L: list[tuple[Tensor, Tensor] | None]
-
-
 class _Loop:
     """One call of `generate`: requests that wait, rows that decode, tokens that are sampled."""
 
@@ -192,7 +189,7 @@ class _Loop:
             range(len(prompts)),
             key=lambda request: (len(self.prompts[request]), self.prompts[request]),
         )
-        self.prefilled: list[_Prefill] = []
+        self.prefilled: list[Prefilled] = []
         self.request_B = np.empty(0, dtype=np.int64)
         self.length_B = np.empty(0, dtype=np.int64)
         self.count_B = np.empty(0, dtype=np.int64)
@@ -270,54 +267,30 @@ class _Loop:
             len(self.waiting), self.engine.slots - len(self.request_B)
         )
         entering = [self.waiting.pop() for _ in range(number)]
-        known = {ids for prefill in self.prefilled for ids in prefill.rows}
+        known = {ids for done in self.prefilled for ids in done.rows}
         new = {self.prompts[request]: None for request in entering}
         self.prefilled += [
-            self._prefill(chunk) for chunk in _chunks([ids for ids in new if ids not in known])
+            prefill(self.engine, chunk)
+            for chunk in chunks([ids for ids in new if ids not in known])
         ]
-        for prefill in self.prefilled:
-            self._enter(prefill, [r for r in entering if self.prompts[r] in prefill.rows])
+        for done in self.prefilled:
+            self._enter(done, [r for r in entering if self.prompts[r] in done.rows])
         upcoming = self.prompts[self.waiting[-1]] if self.waiting else None
-        self.prefilled = [prefill for prefill in self.prefilled if upcoming in prefill.rows]
+        self.prefilled = [done for done in self.prefilled if upcoming in done.rows]
 
-    def _prefill(self, chunk: list[tuple[int, ...]]) -> _Prefill:
-        """One pass over different prompts, padded on the left."""
-        device, longest = self.device, max(map(len, chunk))
-        pad = self.engine.pad_token_id
-        ids_UT = torch.tensor([[pad] * (longest - len(ids)) + list(ids) for ids in chunk])
-        lengths_U1 = torch.tensor([[len(ids)] for ids in chunk], device=device)
-        column_T = torch.arange(longest, device=device)
-        positions_UT = (column_T - (longest - lengths_U1)).clamp(min=0)
-        real_U1T = (column_T >= longest - lengths_U1)[:, None]
-        distance_TT = column_T[:, None] - column_T
-
-        def mask_of(window: int | None) -> Tensor:
-            near_TT = (distance_TT >= 0) & (distance_TT < (window or longest))
-            hidden_U1TT = ~(near_TT & real_U1T)[:, None]
-            mask_U1TT = torch.zeros(hidden_U1TT.shape, dtype=self.dtype, device=device)
-            return mask_U1TT.masked_fill_(hidden_U1TT, torch.finfo(self.dtype).min)
-
-        cache = DynamicCache()
-        masks = masks_by_kind(self.engine.kinds, mask_of)
-        logits_UV = self.engine.forward(ids_UT.to(device), positions_UT, masks, cache)
-        states_L = [
-            (layer.keys, layer.values) if layer.is_initialized else None for layer in cache.layers
-        ]
-        return _Prefill({ids: row for row, ids in enumerate(chunk)}, logits_UV, states_L)
-
-    def _enter(self, prefill: _Prefill, requests: list[int]) -> None:
+    def _enter(self, done: Prefilled, requests: list[int]) -> None:
         """Sample the first token of each request and give slots to those that go on."""
         if not requests:
             return
         request_M = np.asarray(requests)
-        row_M = self._tensor(np.asarray([prefill.rows[self.prompts[r]] for r in requests]))
+        row_M = self._tensor(np.asarray([done.rows[self.prompts[r]] for r in requests]))
         count_M = np.zeros(len(requests), dtype=np.int64)
-        tokens_M, finished_M = self._sample(prefill.logits_UV[row_M], request_M, count_M)
+        tokens_M, finished_M = self._sample(done.logits_UV[row_M], request_M, count_M)
         going = np.flatnonzero(~finished_M)
         if not len(going):
             return
         going_M = self._tensor(going)
-        self.cache.admit(prefill.states_L, row_M[going_M])
+        self.cache.admit(done.states_L, row_M[going_M])
         lengths_M = np.asarray([len(self.prompts[r]) for r in request_M[going]])
         self.request_B = np.concatenate([self.request_B, request_M[going]])
         self.length_B = np.concatenate([self.length_B, lengths_M])
@@ -368,15 +341,6 @@ class _Loop:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
-
-
-def _chunks(prompts: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
-    """Prompts, longest first, in groups of at most `_PREFILL_TOKENS` padded tokens."""
-    start = 0
-    while start < len(prompts):
-        size = max(1, _PREFILL_TOKENS // len(prompts[start]))
-        yield prompts[start : start + size]
-        start += size
 
 
 @contextmanager
