@@ -136,6 +136,10 @@ class SamplingConfig(Section):
     slots: Annotated[int, OURS] = Field(256, ge=1)
     """Most rows that decode at once; bounds the KV cache."""
 
+    fold_weights: Annotated[bool, OURS] = True
+    """Whether sampling on a CPU in float32 multiplies by transposed copies of the weights with the
+    adapter folded in: faster, for the memory of a second set of linear weights."""
+
 
 class ObjectiveConfig(Section):
     """The GRPO surrogate; `objective.py` has the equation."""
