@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import itertools
+import threading
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 import agon
 from agon.config import Config
 from agon.prompts import Prompter
-from agon.records import Challenge, Draft, Problem, Role, Round
+from agon.records import Challenge, Draft, Problem, Role, Round, Verdict
 from agon.rewards import ADVANTAGE_EPSILON, group_advantages
 from agon.rounds import Table, derangement, exchange, play_round, rollout_keys, seats
 from fakes import (
@@ -30,7 +31,6 @@ from fakes import (
     ScriptedEngine,
     key_parts,
     make_config,
-    make_draft,
     make_problems,
     make_reply,
     make_table,
@@ -407,11 +407,9 @@ def test_shuffled_summaries_come_from_another_problem_and_each_is_shown_once(
     count: int, step: int, seed: int
 ) -> None:
     config = config_of("shuffled", seeds__sampling=seed)
-    drafts = [
-        make_draft("wrong", make_reply(summary=f"{p}/{n}")) for p in range(count) for n in range(N)
-    ]
-    shown = exchange(drafts, step, config, BytePrompter())
-    assert shown == exchange(drafts, step, config, BytePrompter())
+    replies = [make_reply(summary=f"{p}/{n}") for p in range(count) for n in range(N)]
+    shown = exchange(replies, step, config, BytePrompter())
+    assert shown == exchange(replies, step, config, BytePrompter())
     assert sorted(shown) == sorted(f"{p}/{n}" for p in range(count) for n in range(N))
     for index, text in enumerate(shown):
         problem, sample = text.split("/")
@@ -489,7 +487,7 @@ def test_the_stopwatch_times_draft_challenge_and_verification() -> None:
         yield
 
     play_round(make_problems(1), 0, config_of("agon"), make_table(script), stopwatch)
-    assert parts == ["draft", "verify", "challenge", "verify"]
+    assert parts == ["draft", "challenge", "verify"]
 
 
 @pytest.mark.parametrize("first_is_right", [True, False])
@@ -602,3 +600,43 @@ def test_the_core_does_not_know_the_arms_names() -> None:
         assert not names & constants, module
         words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert not {"arm", "arms"} & words, module
+
+
+# Verification beside sampling
+
+
+class PatientJudge(GoldJudge):
+    """Judges the drafts only after the challenges have been asked for."""
+
+    def __init__(self, challenged: threading.Event) -> None:
+        super().__init__()
+        self.challenged = challenged
+
+    def judge(self, items: Sequence[tuple[Problem, str | None]]) -> list[Verdict]:
+        assert self.challenged.wait(30)
+        return super().judge(items)
+
+
+@TWO_STAGE
+def test_drafts_are_judged_while_the_challenges_are_sampled(name: str) -> None:
+    challenged = threading.Event()
+
+    def announced(policy: str, key: str) -> str:
+        if key_parts(key)[0] is Role.CHALLENGE:
+            challenged.set()
+        return script(policy, key)
+
+    table = Table(ScriptedEngine(announced), PatientJudge(challenged), BytePrompter())
+    played = play_round(make_problems(P), 0, config_of(name), table)
+    assert played == play_round(make_problems(P), 0, config_of(name), make_table(script))
+
+
+class BrokenJudge(GoldJudge):
+    def judge(self, items: Sequence[tuple[Problem, str | None]]) -> list[Verdict]:
+        raise RuntimeError("the judge is gone")
+
+
+def test_an_error_of_the_judge_is_not_lost_beside_the_sampling() -> None:
+    table = Table(ScriptedEngine(script), BrokenJudge(), BytePrompter())
+    with pytest.raises(RuntimeError, match="the judge is gone"):
+        play_round(make_problems(P), 0, config_of("agon"), table)

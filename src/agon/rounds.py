@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -102,24 +103,31 @@ def play_round(
         step: Index of the step; decides the seats and, with `seeds.sampling`, all randomness.
         config: The run's configuration.
         table: Engine, judge and prompter.
-        stopwatch: Times the parts `draft`, `challenge` and `verify`.
+        stopwatch: Times the parts `draft`, `challenge` and `verify`; the last is the time that
+            sampling had to wait for verdicts.
     """
     drafter, challenger = seats(step, config.game)
     sources = [problem for problem in problems for _ in range(config.sampling.group_size)]
     plain = [table.prompter.plain(problem) for problem in problems]
     prompts = [prompt for prompt in plain for _ in range(config.sampling.group_size)]
     rest = (step, config, table, stopwatch)
-    drafts = credit_drafts(_stage(sources, prompts, drafter, Role.DRAFT, *rest), config)
     challenges: list[Challenge] = []
-    if challenger is not None:
-        shown = exchange(drafts, step, config, table.prompter)
-        if config.game.exchange != "hidden":
-            prompts = [
-                table.prompter.challenge(problem, text)
-                for problem, text in zip(sources, shown, strict=True)
-            ]
-        stage = _stage(sources, prompts, challenger, Role.CHALLENGE, *rest)
-        challenges = credit_challenges(stage, shown, drafts, config)
+    with ThreadPoolExecutor(1, thread_name_prefix="agon-judge") as clerk:
+        replies = _sample(sources, prompts, drafter, Role.DRAFT, *rest)
+        # Verdicts are not passed on, so the drafts are judged while the challenges are sampled.
+        verdicts = clerk.submit(table.judge.judge, _answers(sources, replies))
+        if challenger is not None:
+            shown = exchange(replies, step, config, table.prompter)
+            asked = _challenge_prompts(sources, prompts, shown, config, table.prompter)
+            answers = _sample(sources, asked, challenger, Role.CHALLENGE, *rest)
+        with stopwatch("verify"):
+            drafts = credit_drafts(
+                list(zip(prompts, replies, verdicts.result(), strict=True)), config
+            )
+            if challenger is not None:
+                judged = table.judge.judge(_answers(sources, answers))
+                stage = list(zip(asked, answers, judged, strict=True))
+                challenges = credit_challenges(stage, shown, drafts, config)
     size = config.sampling.group_size
     return Round(
         step=step,
@@ -133,7 +141,7 @@ def play_round(
 
 
 def exchange(
-    drafts: Sequence[Draft], step: int, config: Config, prompter: Prompter
+    replies: Sequence[Reply], step: int, config: Config, prompter: Prompter
 ) -> list[str | None]:
     """What each challenge is shown, for the P * N drafts in order.
 
@@ -141,13 +149,13 @@ def exchange(
     without a usable summary and, in the hidden exchange, for everything.
     """
     kind, size = config.game.exchange, config.sampling.group_size
-    own = [None if d.reply.summary is None else prompter.clip(d.reply.summary) for d in drafts]
+    own = [None if r.summary is None else prompter.clip(r.summary) for r in replies]
     if kind == "hidden":
-        return [None] * len(drafts)
+        return [None] * len(replies)
     if kind == "filler":
         return [None if text is None else prompter.filler(prompter.count(text)) for text in own]
     if kind == "shuffled":
-        order = derangement(len(drafts) // size, f"{config.seeds.sampling}/{step}/shuffle")
+        order = derangement(len(replies) // size, f"{config.seeds.sampling}/{step}/shuffle")
         return [text for p in order for text in own[p * size : (p + 1) * size]]
     return own
 
@@ -180,7 +188,7 @@ def rollout_keys(seed: int, step: int, role: Role, sources: Sequence[Problem]) -
     return keys
 
 
-def _stage(
+def _sample(
     sources: Sequence[Problem],
     prompts: Sequence[Prompt],
     policy: str,
@@ -189,19 +197,36 @@ def _stage(
     config: Config,
     table: Table,
     stopwatch: Stopwatch,
-) -> list[tuple[Prompt, Reply, Verdict]]:
-    """Sample one stage's replies and judge them."""
+) -> list[Reply]:
+    """Sample one stage's replies."""
     sampling = Sampling(config.sampling.max_new_tokens, config.sampling.temperature)
     keys = rollout_keys(config.seeds.sampling, step, role, sources)
     with stopwatch(role):
         completions = table.engine.generate(prompts, policy, sampling, keys)
-    replies = [
+    return [
         table.prompter.read(prompt, completion)
         for prompt, completion in zip(prompts, completions, strict=True)
     ]
-    with stopwatch("verify"):
-        verdicts = table.judge.judge([(p, r.answer) for p, r in zip(sources, replies, strict=True)])
-    return list(zip(prompts, replies, verdicts, strict=True))
+
+
+def _challenge_prompts(
+    sources: Sequence[Problem],
+    plain: Sequence[Prompt],
+    shown: Sequence[str | None],
+    config: Config,
+    prompter: Prompter,
+) -> Sequence[Prompt]:
+    """What the challenger is asked; in the hidden exchange the draft prompts themselves."""
+    if config.game.exchange == "hidden":
+        return plain
+    return [prompter.challenge(p, text) for p, text in zip(sources, shown, strict=True)]
+
+
+def _answers(
+    sources: Sequence[Problem], replies: Sequence[Reply]
+) -> list[tuple[Problem, str | None]]:
+    """What the judge is asked."""
+    return [(problem, reply.answer) for problem, reply in zip(sources, replies, strict=True)]
 
 
 def credit_drafts(stage: Sequence[tuple[Prompt, Reply, Verdict]], config: Config) -> list[Draft]:
