@@ -169,6 +169,11 @@ IMPOSSIBLE = {
         "training.problems_per_step must be at least 2",
     ),
     "training on math500": (("task.name=math500",), "evaluation only"),
+    "training on humaneval": (("task.name=humaneval",), "evaluation only"),
+    "one test longer than all": (
+        ("code.seconds=30", "code.total_seconds=20"),
+        "code.total_seconds = 20",
+    ),
     "a path for countdown": (("task.path=data.parquet",), "task.path has no meaning"),
 }
 

@@ -26,8 +26,9 @@ LIKE_TAGS = ("<Answer>", "< /answer x=1>", "<|im_end|>", "<", ">", "/", "5", " "
 PIECES = st.sampled_from(BLOCK_TAGS + THINKING_TAGS + LIKE_TAGS)
 REPLIES = st.lists(PIECES | st.text(max_size=8), max_size=24).map("".join)
 PLAIN_TEXT = st.text(st.characters(exclude_characters="<>", exclude_categories=["Cs"])).filter(
-    str.strip
+    lambda text: any(character.isalnum() and character not in BLANKS for character in text)
 )
+BLANKS = " \n\t.\u2026\u200b\u2060\ufeff\u00ad\u202e\u0301\x00\u2800\u115f\u1160\u3164\uffa0\u00a0"
 
 # One row for each line of the table in the module's docstring.
 TABLE = {
@@ -90,6 +91,16 @@ TABLE = {
         "<summary> \n</summary><answer></answer>",
         False,
         Parsed(None, None, None, 0.0),
+    ),
+    "the_prompts_own_dots": (
+        "<summary>...</summary> and <answer>...</answer>",
+        False,
+        Parsed(None, None, None, 0.0),
+    ),
+    "one_visible_character_is_content": (
+        "<summary>...\u200b-</summary><answer>\u221e.</answer>",
+        False,
+        Parsed(None, "...\u200b-", "\u221e.", 1.0),
     ),
     "white_space_around_content_is_dropped": (
         "<summary>\ns\n</summary><answer> 5 </answer>",
@@ -204,6 +215,12 @@ def test_a_well_formed_reply_comes_back_in_its_parts(trace, summary, answer, pre
     )
     expected = Parsed(trace.strip(), summary.strip(), answer.strip(), 1.0)
     assert parse(text, prefilled) == expected
+
+
+@given(st.text(BLANKS))
+def test_blocks_in_which_nothing_can_be_read_are_empty(blank) -> None:
+    reply = f"<summary>{blank}</summary><answer>{blank}</answer>"
+    assert parse(reply, False) == Parsed(None, None, None, 0.0)
 
 
 @given(REPLIES, st.booleans())

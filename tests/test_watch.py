@@ -135,3 +135,16 @@ def test_a_few_unscored_replies_are_no_alarm() -> None:
 def test_the_alarm_shows_the_roles_apart() -> None:
     said = watch_of().observe(figures(GOOD, LOST))
     assert "draft 0%, challenge 20%" in said[0]
+
+
+@pytest.mark.parametrize("role", ["draft", "challenge"])
+def test_a_judge_that_fails_on_half_of_a_role_stops_at_once(role: str) -> None:
+    broken = figures(GOOD, GOOD) | {f"{role}.unscored": 0.5}
+    with pytest.raises(NothingToLearn, match=r"stop\.unscored_share = 0\.5"):
+        watch_of().observe(broken)
+
+
+def test_a_judge_that_fails_now_and_then_stops_nothing() -> None:
+    watch = watch_of(3)
+    for _ in range(30):
+        watch.observe(figures(GOOD | {"unscored": 0.49}))

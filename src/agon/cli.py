@@ -85,6 +85,78 @@ def solve(
 
 
 @app.command()
+def verify(
+    file: Annotated[
+        str | None,
+        typer.Argument(help="JSON Lines with gold and pred, or - for standard input."),
+    ] = None,
+    gold: Annotated[str | None, typer.Option(help="A gold answer.")] = None,
+    pred: Annotated[str | None, typer.Option(help="The answer to judge against it.")] = None,
+    kind: Annotated[
+        str,
+        typer.Option(help="What pred is: answer, reply (in training's form) or completion."),
+    ] = "answer",
+    verifier: Annotated[
+        str, typer.Option(help="Who judges: math, text, ..., or package.module:function.")
+    ] = "math",
+    thinking_open: Annotated[
+        bool, typer.Option("--thinking-open", help="Replies begin inside their thinking.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option(help="Longest time of one check.")] = None,
+    memory_mib: Annotated[int | None, typer.Option(help="Memory of a worker, MiB.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes.")] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Write a file's verdicts here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Output for machines.")] = False,
+) -> None:
+    """Explain a verdict, or judge a file of answers.
+
+    Exit status: 0 right, 1 wrong, 2 unscored or unusable. For a file: 0, or 1 where a verdict
+    is not the expected one (a row's `equal`) or could not be reached.
+    """
+    from agon.commands.verify import verify as command
+
+    limits = {"seconds": seconds, "memory_mib": memory_mib, "workers": workers}
+    changes = [f"verifier.{name}={value}" for name, value in limits.items() if value is not None]
+    changes += overrides or []
+    options = (kind, verifier, thinking_open, changes, out, as_json, _console())
+    raise typer.Exit(command(file, gold, pred, *options))
+
+
+@app.command()
+def audit(
+    task: Annotated[
+        str, typer.Argument(help="A task, such as gsm8k, or a JSON Lines file of your own.")
+    ],
+    path: Annotated[
+        str | None, typer.Option(help="Local file or folder of the task's data.")
+    ] = None,
+    answer_field: Annotated[
+        str | None, typer.Option(help="Column of the answer in a file of your own.")
+    ] = None,
+    question_field: Annotated[
+        str | None, typer.Option(help="Column of the question in a file of your own.")
+    ] = None,
+    verifier: Annotated[
+        str | None, typer.Option(help="Who judges the answers of a file of your own.")
+    ] = None,
+    overrides: Overrides = None,
+    show: Annotated[int, typer.Option(help="Most unusable answers that are shown.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Write all unusable answers here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Counts for machines.")] = False,
+) -> None:
+    """Judge every gold answer of a data set against itself, before training.
+
+    Exit status: 0 where all verify, 1 where one does not, 2 where the data cannot be used.
+    """
+    from agon.commands.audit import audit as command
+
+    fields = {"answer_field": answer_field, "question_field": question_field}
+    changes = {"path": path, "verifier": verifier} | fields
+    raise typer.Exit(command(task, changes, overrides or [], out, show, as_json, _console()))
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the demo's runs.")] = Path("runs/demo"),
     overrides: Overrides = None,

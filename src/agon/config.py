@@ -14,6 +14,7 @@ This module reads no data and loads no model: that is `preflight`.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -219,6 +220,10 @@ TaskName = Literal[
 ]
 
 
+OWN_VERIFIER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""`package.module:function`."""
+
+
 class TaskConfig(Section):
     """The data set."""
 
@@ -253,10 +258,10 @@ class TaskConfig(Section):
     """At most so many training problems, the first of the seeded order; null is all."""
 
     min_difficulty: Annotated[float | None, PAPER] = None
-    """Lowest difficulty kept (deepmath)."""
+    """Lowest difficulty kept (deepmath); lowest Codeforces rating kept (codecontests)."""
 
     max_difficulty: Annotated[float | None, PAPER] = None
-    """Highest difficulty kept (deepmath)."""
+    """Highest difficulty kept (deepmath); highest Codeforces rating kept (codecontests)."""
 
     drop_binary: Annotated[bool, PAPER] = True
     """Whether problems with a yes, no, true or false answer are dropped (deepmath)."""
@@ -281,6 +286,10 @@ class VerifierConfig(Section):
 
     memory_mib: Annotated[int, OURS] = Field(1024, ge=128)
     """Memory that a worker may take, MiB."""
+
+
+PROGRAM_TASKS = ("codecontests", "humaneval", "mbpp")
+"""Tasks whose answers are programs, for which there has to be a sandbox."""
 
 
 class CodeConfig(Section):
@@ -363,6 +372,9 @@ class StopConfig(Section):
     truncated_share: Annotated[float, OURS] = Field(0.95, gt=0, le=1)
     """A step is hopeless when this share of a role's rollouts hits the token limit, or when every
     group of every role is flat in correctness."""
+
+    unscored_share: Annotated[float, OURS] = Field(0.5, gt=0, le=1)
+    """Training stops at once when the judge fails on this share of a role's rollouts of a step."""
 
 
 class SeedConfig(Section):
@@ -464,6 +476,34 @@ class Config(Section):
                 self.task.name == "math500",
                 'task.name = "math500" is for evaluation only: train on gsm8k or deepmath and '
                 "evaluate with `agon eval RUN --task math500`",
+            ),
+            (
+                self.task.name == "humaneval",
+                'task.name = "humaneval" is for evaluation only: train on codecontests or mbpp and '
+                "evaluate with `agon eval RUN --task humaneval`",
+            ),
+            (
+                self.code.total_seconds < self.code.seconds,
+                f"code.total_seconds = {self.code.total_seconds:g} is the time for all tests of a "
+                f"program, but one test alone may take code.seconds = {self.code.seconds:g}: raise "
+                "the first or lower the second",
+            ),
+            (
+                self.task.name == "jsonl" and self.task.path is None,
+                'task.name = "jsonl" needs task.path: a .jsonl, .json or .parquet file, or a '
+                "folder with train, dev and test files",
+            ),
+            (
+                self.task.name != "jsonl" and self.task.verifier is not None,
+                f"task.verifier has no meaning for the task {self.task.name}: remove it, or bring "
+                'your own data with task.name = "jsonl"',
+            ),
+            (
+                self.task.verifier is not None
+                and self.task.verifier not in ("math", "text")
+                and OWN_VERIFIER.fullmatch(self.task.verifier) is None,
+                f"task.verifier: got {self.task.verifier!r}, expected math, text or a function "
+                "of your own as package.module:function",
             ),
             (
                 self.task.name == "countdown" and self.task.path is not None,

@@ -21,13 +21,16 @@ Every shape of reply has one outcome:
     after the thinking                           summary    answer
     one closed block of each, either order       read       read
     text before, between or after the blocks     ignored    ignored
-    block missing, empty or only white space     None       None
+    block missing or empty                       None       None
     opening or closing tag twice, or nested      None       None      (of that kind)
     opening tag without closing tag, or reverse  None       None      (of that kind)
     answer block inside the summary block        None       read
     summary block inside the answer block        None       None
     summary and answer blocks interleaved        None       None
     summary after an answer that is not closed   None       None
+
+A block is empty when it holds nothing but white space, characters that do not show, and dots: the
+prompts write `<summary>...</summary>`, and who only repeats that has said nothing.
 
 phi is one half for each of the two that is read. A summary is never read when it touches an
 answer block, since an answer block must not reach the rival. Time is linear in the text's length.
@@ -38,6 +41,7 @@ What this module does not do: judge the answer, cut the summary, or know of toke
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import cache
 from typing import NamedTuple
 
@@ -57,6 +61,12 @@ _TAG_LIKE = re.compile(
 )
 """Anything that reads like a tag of the form, of a thinking delimiter, or of the challenge prompt's
 frame around the rival's text: closed or not, in any case, with spaces and attributes."""
+
+_SAYS_NOTHING = frozenset(".\u2026\u2800\u115f\u1160\u3164\uffa0")
+"""Dots, and letters and symbols that are drawn as a blank: Braille, and Hangul fillers."""
+
+_INVISIBLE = frozenset({"Cc", "Cf", "Mn"})
+"""Unicode categories without a shape of their own: controls, formats, marks on other characters."""
 
 
 class Parsed(NamedTuple):
@@ -149,4 +159,13 @@ def _single_block(name: str, rest: str, tags: list[re.Match[str]]) -> str | None
     inside_answer = name == "summary" and own[0] > 0 and tags[own[0] - 1][0] == "<answer>"
     if inside_answer:
         return None
-    return rest[tags[own[0]].end() : tags[own[1]].start()].strip() or None
+    content = rest[tags[own[0]].end() : tags[own[1]].start()].strip()
+    return None if all(map(_says_nothing, content)) else content
+
+
+def _says_nothing(character: str) -> bool:
+    return (
+        character.isspace()
+        or character in _SAYS_NOTHING
+        or unicodedata.category(character) in _INVISIBLE
+    )

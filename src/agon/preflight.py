@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from agon.adapter_folders import check_adapter_folder
 from agon.assets import EMBEDDED, model_folder
-from agon.config import Config
+from agon.config import PROGRAM_TASKS, CodeConfig, Config, TaskConfig, VerifierConfig
 from agon.errors import ConfigError, Unreachable
 from agon.hub import hub_fault
 from agon.prompts import Prompter
-from agon.records import Problem
+from agon.records import Outcome, Problem
 from agon.tasks import TaskData, load_task
 from agon.tasks.splits import Split
 
@@ -73,6 +73,58 @@ def check_settings(config: Config) -> None:
             check_adapter_folder(
                 Path(folder), config.adapters.rank, config.adapters.alpha, None, field
             )
+
+
+def check_sandbox(task: TaskConfig, code: CodeConfig) -> str | None:
+    """Find out which sandbox a task's programs will run in, by running one.
+
+    Returns:
+        What is in force, in a sentence; None for a task without programs.
+
+    Raises:
+        ConfigError: The isolation that is asked for does not work on this machine.
+    """
+    if task.name not in PROGRAM_TASKS:
+        return None
+    from agon.sandbox import NoIsolation, describe, open_sandbox
+
+    try:
+        with open_sandbox(code.isolation) as sandbox:
+            return describe(sandbox)
+    except NoIsolation as reasons:
+        remedy = (
+            "Install bubblewrap or allow user namespaces, or accept weaker protection with "
+            'code.isolation = "limits" (docs/verifiers.md says what it does not cover)'
+        )
+        if code.isolation == "limits":
+            remedy = "Run it on Linux"
+        raise ConfigError(
+            f'task.name = "{task.name}" runs programs that a model wrote, and code.isolation = '
+            f'"{code.isolation}" does not work here. {reasons}. {remedy}'
+        ) from reasons
+
+
+def check_own_verifier(task: TaskConfig, limits: VerifierConfig) -> None:
+    """Find a verifier of the user's own, in a worker process as it will run.
+
+    Raises:
+        ConfigError: It cannot be imported, or called with a gold answer and an answer.
+    """
+    if task.verifier is None or ":" not in task.verifier:
+        return
+    from agon.verifiers import WorkerPool
+
+    with WorkerPool(1, limits.seconds, limits.memory_mib, modules=()) as pool:
+        verdict = pool.map("agon.verifiers.own.check", [(task.verifier,)])[0]
+    if verdict.outcome is not Outcome.RIGHT:
+        lines = verdict.detail.splitlines()
+        frames = [line for line in lines if line.lstrip().startswith("File ")]
+        inside = any("agon" not in frame and "importlib" not in frame for frame in frames)
+        raise ConfigError(
+            f"task.verifier: {task.verifier} cannot be used: {(lines or [verdict.reason])[-1]}. "
+            "Give a function of two texts, the gold answer and the reply's answer, in a module "
+            "that can be imported from here" + (f"\n{verdict.detail}" if inside else "")
+        )
 
 
 def read_language(config: Config) -> Language:

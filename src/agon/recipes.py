@@ -23,6 +23,7 @@ RESUMABLE = frozenset(
         "logging.project",
         "logging.trackers",
         "stop.truncated_share",
+        "stop.unscored_share",
         "stop.window",
         "training.device",
         "training.threads",

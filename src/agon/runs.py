@@ -15,6 +15,7 @@ to those sizes, so that nothing stands in them twice.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -26,6 +27,9 @@ from typing import Any
 from agon.config import Config, LoggingConfig
 from agon.errors import CheckpointError, ConfigError
 from agon.records import Challenge, Draft, Round
+
+MAX_GOLD_CHARACTERS = 1_000
+"""A longer gold answer is shortened in rounds.jsonl."""
 
 
 class RunFolder:
@@ -172,7 +176,7 @@ def round_rows(played: Round, only: str = "all") -> list[dict[str, Any]]:
                 "step": played.step,
                 "problem": played.problems[p].id,
                 "question": played.problems[p].question,
-                "gold": played.problems[p].gold,
+                "gold": shown_gold(played.problems[p].gold),
                 "sample": n,
                 "draft": _rollout(draft),
             }
@@ -185,6 +189,14 @@ def round_rows(played: Round, only: str = "all") -> list[dict[str, Any]]:
                 }
             rows.append(row)
     return rows
+
+
+def shown_gold(gold: str) -> str:
+    """A gold answer for a log: a program's tests may be megabytes, and are named by their hash."""
+    if len(gold) <= MAX_GOLD_CHARACTERS:
+        return gold
+    digest = hashlib.sha256(gold.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{gold[:100]}... ({len(gold)} characters, sha256 {digest[:16]})"
 
 
 def _rollout(rollout: Draft | Challenge) -> dict[str, Any]:

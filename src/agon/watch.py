@@ -50,12 +50,19 @@ class Watch:
             Warnings to show now.
 
         Raises:
-            NothingToLearn: A count has reached `stop.window`.
+            NothingToLearn: A count has reached `stop.window`, or the judge failed on
+                `stop.unscored_share` of a role's rollouts.
         """
         roles = [role for role in Role if f"{role}.length" in figures]
         cut = max(figures[f"{role}.truncated"] for role in roles)
         level = min(figures[f"{role}.flat_correctness"] for role in roles)
         rates = [figures[f"{role}.unscored"] for role in roles]
+        if max(rates) >= self.config.unscored_share:
+            raise NothingToLearn(
+                f"the judge failed on {max(rates):.0%} of a role's replies (stop.unscored_share = "
+                f"{self.config.unscored_share:g}): training stopped, and the last state is saved. "
+                "Mend the verifier (its first failure is shown above in full), or raise the limit"
+            )
         lost = max(rates) > UNSCORED_SHARE
         self.truncated = self.truncated + 1 if cut >= self.config.truncated_share else 0
         self.flat = self.flat + 1 if level == 1.0 else 0

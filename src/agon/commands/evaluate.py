@@ -6,23 +6,30 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 
 from agon.commands.train import dev_order
-from agon.config import Config, TaskConfig
+from agon.config import Config, TaskConfig, TaskName
 from agon.display import caution, say
 from agon.engines.base import Sampling
 from agon.errors import ConfigError, DataError
 from agon.evaluation.protocols import Attempt, evaluate, standard_systems
 from agon.evaluation.statistics import Summary, summarise
 from agon.evaluation.table import as_records, render, table_rows
-from agon.preflight import check_context, check_settings, read_language
-from agon.records import Problem
+from agon.preflight import (
+    check_context,
+    check_own_verifier,
+    check_sandbox,
+    check_settings,
+    read_language,
+)
+from agon.records import Outcome, Problem
 from agon.runs import RunFolder, write_atomically
 from agon.tasks import check_golds, gold_notes, load_task
 from agon.tasks.splits import Split
+from agon.verifiers import PooledJudge
 from agon.workshop import Workshop, for_use, load_run_adapters, open_workshop
 
 
@@ -58,6 +65,10 @@ def evaluate_run(
     config = for_use(trained)
     check_settings(config)
     chosen = task_config(config, task, path)
+    check_own_verifier(chosen, config.verifier)
+    isolation = check_sandbox(chosen, config.code)
+    if isolation is not None:
+        say(console, isolation)
     data = load_task(chosen)
     if not data.problems[Split(split)]:
         raise _no_problems(split, chosen)
@@ -66,9 +77,10 @@ def evaluate_run(
     readings = 1 + read_count(target)
     language = read_language(config)
     check_context(config, language, data)
-    workshop = open_workshop(config, language)
+    judge = PooledJudge(config.verifier, config.code, lambda text: caution(console, text))
     try:
-        problems, dropped = check_golds(dev_order(data, config, Split(split)), workshop.judge)
+        workshop = open_workshop(config, language, judge)
+        problems, dropped = check_golds(dev_order(data, config, Split(split)), judge)
         problems = problems[:limit]
         for note in (*data.notes, *gold_notes(dropped)):
             say(console, note)
@@ -77,8 +89,8 @@ def evaluate_run(
         step = load_run_adapters(folder, workshop.policies, config.objective.updates_per_step)
         results = run_systems(config, workshop, problems, samples, console)
     finally:
-        workshop.judge.close()
-    summaries = {system: summarise(attempts) for system, attempts in results.items()}
+        judge.close()
+    summaries = summaries_of(results, console)
     rollouts = dict.fromkeys(summaries, training_rollouts(config, step))
     rollouts |= {system: 0 for system in summaries if set(system.split("->")) == {"base"}}
     title = f"{run} after {step} steps, {len(problems)} {name} problems"
@@ -90,6 +102,27 @@ def evaluate_run(
             f"the test split of this run has been read {readings} times; it must choose nothing",
         )
     say(console, f"written: {target}")
+
+
+def summaries_of(results: Mapping[str, Sequence[Attempt]], console: Console) -> dict[str, Summary]:
+    """Figures of each system; one without any verdict is named and left out.
+
+    Raises:
+        DataError: No system has a verdict.
+    """
+    scored = {
+        name: attempts
+        for name, attempts in results.items()
+        if any(attempt.outcome is not Outcome.UNSCORED for attempt in attempts)
+    }
+    for name in (name for name in results if name not in scored):
+        caution(console, f"{name}: the verifier failed on every answer, so there is no figure")
+    if not scored:
+        raise DataError(
+            "the verifier failed on every answer of every system, so there is nothing to "
+            "evaluate: mend it (its first failure is shown above in full)"
+        )
+    return {name: summarise(attempts) for name, attempts in scored.items()}
 
 
 def _no_problems(split: str, task: TaskConfig) -> DataError:
@@ -109,7 +142,7 @@ def task_config(config: Config, task: str | None, path: str | None) -> TaskConfi
     try:
         return TaskConfig.model_validate(values)
     except ValueError as error:
-        known = "countdown, gsm8k, math500, deepmath"
+        known = ", ".join(get_args(TaskName))
         raise ConfigError(f"--task: got {task!r}, expected one of {known}") from error
 
 

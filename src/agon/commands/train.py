@@ -24,6 +24,8 @@ from agon.errors import ConfigError, DataError, Unreachable
 from agon.preflight import (
     Language,
     check_context,
+    check_own_verifier,
+    check_sandbox,
     check_settings,
     pass_steps,
     read_language,
@@ -78,6 +80,10 @@ def train(
         return 0
     check_settings(config)
     check_trackers(config)
+    check_own_verifier(config.task, config.verifier)
+    isolation = check_sandbox(config.task, config.code)
+    if isolation is not None:
+        say(console, isolation)
     if resume is None:
         folder.check_new()
     data = read_task(config)
@@ -95,7 +101,7 @@ def _run(
     resumed: bool,
     console: Console,
 ) -> int:
-    judge = PooledJudge(config.verifier, config.code)
+    judge = PooledJudge(config.verifier, config.code, lambda text: caution(console, text))
     try:
         problems, dev, notes = checked_problems(config, data, judge)
         for note in (*data.notes, *notes):
@@ -261,6 +267,10 @@ def show_plan(
     console.print(table)
     check_settings(config)
     check_trackers(config)
+    check_own_verifier(config.task, config.verifier)
+    isolation = check_sandbox(config.task, config.code)
+    if isolation is not None:
+        say(console, isolation)
     try:
         data = read_task(config)
     except Unreachable as error:

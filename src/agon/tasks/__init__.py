@@ -51,9 +51,17 @@ def load_task(config: TaskConfig) -> TaskData:
         from agon.tasks.countdown import enumerate_problems
 
         return TaskData({split: tuple(enumerate_problems(split)) for split in Split}, ())
-    from agon.tasks import deepmath, gsm8k, math500
+    from agon.tasks import codecontests, deepmath, gsm8k, humaneval, jsonl, math500, mbpp
 
-    loaders = {"gsm8k": gsm8k.load, "math500": math500.load, "deepmath": deepmath.load}
+    loaders = {
+        "gsm8k": gsm8k.load,
+        "math500": math500.load,
+        "deepmath": deepmath.load,
+        "codecontests": codecontests.load,
+        "humaneval": humaneval.load,
+        "mbpp": mbpp.load,
+        "jsonl": jsonl.load,
+    }
     problems, notes = loaders[config.name](config)
     return TaskData(problems, tuple(f"{config.name}: {note}" for note in notes))
 

@@ -9,8 +9,10 @@ What this module does not do: know any data set's meaning, split, or drop rows.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 from agon.errors import DataError, Unreachable
 from agon.hub import hub_fault
 
-SUFFIXES = (".jsonl", ".json", ".parquet")
+SUFFIXES = (".jsonl", ".json", ".parquet", ".jsonl.gz")
 _SUBFOLDERS = (".", "data", "main")
 
 
@@ -61,6 +63,17 @@ class Row:
         if any("\ud800" <= character <= "\udfff" for character in value):
             raise self.fault(field, "holds half a character (a lone surrogate), expected text")
         return value.strip()
+
+    def plain_text(self, field: str) -> str:
+        """A field that is text, or a number or truth value taken as its JSON text.
+
+        Raises:
+            DataError: As `text`.
+        """
+        value = self.fields.get(field)
+        if isinstance(value, bool | int | float):
+            return json.dumps(value)
+        return self.text(field)
 
     def number_field(self, field: str) -> float:
         """A field that must be a finite number.
@@ -155,7 +168,7 @@ def split_files(folder: Path, split: str) -> list[Path]:
         file
         for subfolder in _SUBFOLDERS
         for file in sorted((folder / subfolder).glob("*"))
-        if file.suffix in SUFFIXES and pattern.fullmatch(file.stem) and file.is_file()
+        if _format(file) in SUFFIXES and pattern.fullmatch(file.stem) and file.is_file()
     ]
     if not files:
         present = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
@@ -173,14 +186,14 @@ def read_files(files: Iterable[Path], columns: tuple[str, ...]) -> Iterator[Row]
     Raises:
         DataError: A file cannot be read in the format that its name says.
     """
-    readers = {".jsonl": _jsonl, ".json": _json, ".parquet": _parquet}
+    readers = {".jsonl": _jsonl, ".jsonl.gz": _jsonl, ".json": _json, ".parquet": _parquet}
     for file in files:
-        if file.suffix not in readers:
+        if _format(file) not in readers:
             raise DataError(
                 f"task.path: {file} is of no known format. Expected a file ending in "
                 f"{', '.join(SUFFIXES)}."
             )
-        for number, fields in readers[file.suffix](file, columns):
+        for number, fields in readers[_format(file)](file, columns):
             if not isinstance(fields, dict):
                 raise DataError(
                     f"{file}, row {number}: got {type(fields).__name__}, expected an object with "
@@ -189,13 +202,18 @@ def read_files(files: Iterable[Path], columns: tuple[str, ...]) -> Iterator[Row]
             yield Row(str(file), number, fields, "Mend or remove the row.")
 
 
+def _format(file: Path) -> str:
+    return ".jsonl.gz" if file.name.endswith(".jsonl.gz") else file.suffix
+
+
 def _jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, Any]]:
+    opened = gzip.open if file.suffix == ".gz" else open
     try:
-        with file.open(encoding="utf-8") as lines:
+        with opened(file, "rt", encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, _decode(file, number, line)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise _unreadable(file, error) from error
 
 

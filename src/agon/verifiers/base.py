@@ -11,6 +11,20 @@ from agon.records import Outcome, Problem, Verdict
 NO_ANSWER = Verdict(Outcome.WRONG, "no single closed answer block")
 
 
+class Contested(Exception):
+    """Raised in a worker instead of a verdict that a limit decided and a busy machine may explain.
+
+    The pool then has the item checked again, alone in a fresh worker, and takes that verdict.
+
+    Attributes:
+        verdict: What holds if the second attempt raises again.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
+
+
 class Judge(Protocol):
     """Judges many answers at once."""
 

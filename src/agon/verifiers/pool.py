@@ -1,48 +1,51 @@
 """Worker processes that judge what may hang, crash or eat the memory.
 
-A time or memory limit that an item hits by its own content is a wrong answer, after one retry
-alone in a fresh worker while the rest of the pool stands still; otherwise a policy would learn to
-write what cannot be checked. So is a worker that dies of an item twice. Every other failure of
-the judge, such as a worker that does not start, is unscored.
+A time or memory limit that an item hits by its own content is a wrong answer; otherwise a policy
+would learn to write what cannot be checked. So is a worker that dies of an item. But the machine
+may be slow, or the worker worn by what it did before, so such an item is blamed only when a second
+attempt in a fresh worker ends in the same way; likewise where a function contests its own verdict.
 
-Workers are programs of their own and not children of `multiprocessing`: that would import the
-main module again in each, and with it torch. They are started when first needed, are not in the
-terminal's process group, so Ctrl-C does not reach them, and end when the pool's end of their
-channel is closed, by whatever death. POSIX only; the memory limit holds on Linux alone.
+The second attempt runs alone: the rest of the pool stands still meanwhile, and the pool's own load
+cannot be the cause. That cannot be had for a flood of such items, whose limits would add up one
+after the other. So after `IN_VAIN` lone attempts in a row that changed nothing, the others run
+beside each other, still each in a fresh worker, until one of them ends well or the pool has nothing
+to do. The load of other programs is never excluded.
 
-What this module does not do: know what is judged; `worker` runs the functions.
+Every other failure of the judge, such as a function that raises or a worker that does not start,
+is unscored, with the traceback in the verdict's detail where there is one.
+
+The clock of a check starts in the worker when the check begins; waiting for a worker costs none of
+it. Workers start when first needed.
+
+What this module does not do: know what is judged (`worker` runs the functions), or handle
+processes (`process` does).
 """
 
 from __future__ import annotations
 
-import json
-import os
+import asyncio
 import queue
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import Pipe
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from agon.records import Outcome, Verdict
-
-START_SECONDS = 60.0
-"""Longest time for a worker to start and import; a busy machine needs several seconds."""
+from agon.verifiers.process import Unusable, Worker
 
 GRACE_SECONDS = 0.5
 """What a worker may be late with ending itself before it is killed."""
 
+IN_VAIN = 4
+"""Second attempts alone that change nothing, in a row, after which they run beside each other."""
+
+CLOSED = Verdict(Outcome.UNSCORED, "the pool was closed")
+ABANDONED = Verdict(Outcome.UNSCORED, "the check was abandoned")
+
 Arguments = tuple[str, ...]
-
-
-class _Unusable(Exception):
-    """A worker failed before the check began, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,115 +56,56 @@ class _Finding:
     retry: bool = False
 
 
-class _Worker:
-    """A worker process and our end of its channel."""
+@dataclass(eq=False, slots=True)
+class _Check:
+    """One check, from its queueing to its verdict; `worker` is set while it runs in one."""
 
-    def __init__(self, seconds: float, memory_mib: int, modules: Sequence[str]) -> None:
-        self.channel, theirs = Pipe()
-        command = [sys.executable, "-P", "-m", "agon.verifiers.worker", str(theirs.fileno())]
-        try:
-            self.process = subprocess.Popen(
-                [*command, str(seconds), str(memory_mib), *modules],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=os.environ
-                | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
-                process_group=0,
-            )
-        except OSError as error:
-            self.channel.close()
-            raise _Unusable(f"a worker cannot start: {error}") from error
-        finally:
-            theirs.close()
-
-    def receive(self, seconds: float) -> list[Any] | None:
-        """The next message, or None when none came in time.
-
-        Raises:
-            EOFError: The worker is gone.
-        """
-        try:
-            if not self.channel.poll(seconds):
-                return None
-            message: list[Any] = json.loads(self.channel.recv_bytes())
-        except OSError as error:
-            raise EOFError from error
-        return message
-
-    def begin(self, function: str, arguments: Arguments) -> None:
-        """Hand over an item and wait until its check begins.
-
-        Raises:
-            _Unusable: It does not begin; the item has no part in that.
-        """
-        try:
-            self.channel.send_bytes(json.dumps([function, *arguments]).encode())
-            self._expect("begun")
-        except OSError as error:
-            raise _Unusable(f"a worker's channel is broken: {error}") from error
-
-    def wait_until_ready(self) -> None:
-        """Wait for the worker's imports.
-
-        Raises:
-            _Unusable: It did not start.
-        """
-        self._expect("ready")
-
-    def _expect(self, kind: str) -> None:
-        try:
-            message = self.receive(START_SECONDS)
-        except EOFError as error:
-            code = self.process.wait()
-            raise _Unusable(f"a worker ended with code {code} before '{kind}'") from error
-        if message is None:
-            raise _Unusable(f"a worker was not '{kind}' within {START_SECONDS:g} s")
-        if message[0] != kind:
-            raise _Unusable(str(message[-1]))
-
-    def end(self) -> None:
-        """Kill and reap the process; it has nothing to lose."""
-        self.channel.close()
-        self.process.kill()
-        self.process.wait()
+    function: str
+    arguments: Arguments
+    abandoned: bool = False
+    worker: Worker | None = None
 
 
 class WorkerPool:
     """Judges items in worker processes, each within limits.
 
-    Safe to use from several threads and with torch loaded. Use it as a context manager, or call
-    `close`.
+    Safe to use from several threads, from coroutines and with torch loaded. Use it as a context
+    manager, or call `close`.
 
     Attributes:
         workers: Most processes at once.
         seconds: Longest time of one check, from its begin in the worker.
-        memory_mib: Address space of a worker, MiB, the libraries' own share included.
+        memory_mib: Address space of a worker, MiB, the libraries' own share included; None sets no
+            limit.
         modules: Modules that a worker imports when it starts.
+        settings: The configuration's section that these limits come from, for error messages.
     """
 
     def __init__(
         self,
         workers: int,
         seconds: float,
-        memory_mib: int,
+        memory_mib: int | None,
         modules: Sequence[str] = ("agon.verifiers.maths", "math_verify"),
+        settings: str = "verifier",
     ) -> None:
         self.workers = workers
         self.seconds = seconds
         self.memory_mib = memory_mib
         self.modules = tuple(modules)
+        self.settings = settings
         # A slot is the right to run one check; it holds the worker that ran the one before. The
         # last one used is the first one reused, so no more workers start than are needed at once.
-        self._slots: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        self._slots: queue.LifoQueue[Worker | None] = queue.LifoQueue()
         for _ in range(workers):
             self._slots.put(None)
-        self._entrance = threading.Lock()
+        self._entrance = threading.Lock()  # held while a check runs alone
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="agon-verifier")
-        self._state = threading.Lock()
-        self._alive: set[_Worker] = set()
+        self._state = threading.Lock()  # guards all that follows, and the checks' fields
+        self._alive: set[Worker] = set()
         self._closed = False
+        self._unfinished = 0
+        self._in_vain = 0
 
     def __enter__(self) -> Self:
         return self
@@ -187,12 +131,28 @@ class WorkerPool:
         Raises:
             RuntimeError: The pool is closed.
         """
-        distinct = list(dict.fromkeys(items))
-        findings = list(self._threads.map(partial(self._check, function), distinct))
-        verdicts = {
-            arguments: self._check_alone(function, arguments) if finding.retry else finding.verdict
-            for arguments, finding in zip(distinct, findings, strict=True)
-        }
+        checks = {arguments: _Check(function, arguments) for arguments in items}
+        try:
+            futures = [self._submit(check) for check in checks.values()]
+            verdicts = dict(zip(checks, [future.result() for future in futures], strict=True))
+        except BaseException:  # Ctrl-C above all: what nobody waits for must not hold the exit
+            self._abandon(checks.values())
+            raise
+        return [verdicts[arguments] for arguments in items]
+
+    async def map_async(self, function: str, items: Sequence[Arguments]) -> list[Verdict]:
+        """`map` for coroutines: the event loop is never blocked.
+
+        A cancelled call leaves no work behind: checks that have not begun are dropped, and the
+        workers of those that have are killed.
+        """
+        checks = {arguments: _Check(function, arguments) for arguments in items}
+        try:
+            futures = [asyncio.wrap_future(self._submit(check)) for check in checks.values()]
+            verdicts = dict(zip(checks, await asyncio.gather(*futures), strict=True))
+        except BaseException:
+            self._abandon(checks.values())
+            raise
         return [verdicts[arguments] for arguments in items]
 
     def close(self) -> None:
@@ -205,96 +165,161 @@ class WorkerPool:
         for worker in tuple(self._alive):
             self._discard(worker)
 
-    def _check(self, function: str, arguments: Arguments) -> _Finding:
-        """First attempt, beside others."""
+    def _submit(self, check: _Check) -> Future[Verdict]:
+        future = self._threads.submit(self._judge, check)
+        with self._state:
+            self._unfinished += 1
+        future.add_done_callback(self._finished)
+        return future
+
+    def _finished(self, future: Future[Verdict]) -> None:
+        with self._state:
+            self._unfinished -= 1
+            if self._unfinished == 0:
+                self._in_vain = 0
+
+    def _abandon(self, checks: Iterable[_Check]) -> None:
+        """Give up checks that nobody waits for any more."""
+        with self._state:
+            for check in checks:
+                check.abandoned = True
+                if check.worker is not None:
+                    check.worker.process.kill()
+
+    def _judge(self, check: _Check) -> Verdict:
+        finding = self._attempt_beside_others(check)
+        if finding.retry:
+            finding = self._second_attempt(check)
+        return finding.verdict
+
+    def _second_attempt(self, check: _Check) -> _Finding:
+        with self._entrance:
+            alone = self._in_vain < IN_VAIN
+            if alone:
+                finding = self._attempt_alone(check)
+        if not alone:
+            finding = self._attempt_beside_others(check, fresh=True)
+        with self._state:
+            self._in_vain = self._in_vain + 1 if finding.retry else 0
+        return finding
+
+    def _attempt_beside_others(self, check: _Check, fresh: bool = False) -> _Finding:
         with self._entrance:  # closed while a check runs alone
-            slot = self._slots.get()
-        worker: _Worker | None = None
+            worker = self._slots.get()
         try:
-            finding, worker = self._attempt(slot, function, arguments)
+            if fresh and worker is not None:
+                self._discard(worker)
+                worker = None
+            finding, worker = self._attempt(worker, check)
+        except BaseException:
+            worker = None
+            raise
         finally:
             self._slots.put(worker)
         return finding
 
-    def _check_alone(self, function: str, arguments: Arguments) -> Verdict:
-        """Second attempt, in a fresh worker while no other check of this pool runs."""
-        with self._entrance:
-            slots = [self._slots.get() for _ in range(self.workers)]
-            try:
-                finding, fresh = self._attempt(None, function, arguments)
-                if fresh is not None and None in slots:
-                    slots[slots.index(None)] = fresh
-                elif fresh is not None:
-                    self._discard(fresh)
-            finally:
-                for worker in sorted(slots, key=lambda worker: worker is not None):
-                    self._slots.put(worker)
-        return finding.verdict
+    def _attempt_alone(self, check: _Check) -> _Finding:
+        """An attempt in a fresh worker while no other check of this pool runs."""
+        slots = [self._slots.get() for _ in range(self.workers)]
+        try:
+            # The least used worker makes room, so that there are never more than `workers`.
+            slots.sort(key=lambda worker: worker is not None)
+            if slots[0] is not None:
+                self._discard(slots[0])
+            slots[0] = None
+            finding, slots[0] = self._attempt(None, check)
+        finally:
+            for worker in slots:
+                self._slots.put(worker)
+        return finding
 
-    def _attempt(
-        self, worker: _Worker | None, function: str, arguments: Arguments
-    ) -> tuple[_Finding, _Worker | None]:
+    def _attempt(self, worker: Worker | None, check: _Check) -> tuple[_Finding, Worker | None]:
         """What a check found, and the worker if it can be used again.
 
         A worker that fails before the check begins, for one killed from outside while it was
         idle, is replaced once.
         """
-        reason = ""
+        failure = Unusable("")
         for candidate in (worker, None):
+            if check.abandoned or self._closed:
+                return _Finding(ABANDONED if check.abandoned else CLOSED), candidate
             try:
                 usable = self._start() if candidate is None else candidate
                 try:
-                    usable.begin(function, arguments)
-                except _Unusable:
+                    unscored = usable.begin(check.function, check.arguments)
+                except Unusable:
                     self._discard(usable)
                     raise
-            except _Unusable as error:
-                reason = str(error)
+            except Unusable as error:
+                failure = error
                 continue
-            finding, reusable = self._await_verdict(usable)
+            if unscored is not None:
+                return _Finding(unscored), usable
+            finding, reusable = self._run(usable, check)
             if not reusable:
                 self._discard(usable)
             return finding, usable if reusable else None
-        return _Finding(Verdict(Outcome.UNSCORED, reason)), None
+        return _Finding(Verdict(Outcome.UNSCORED, str(failure), detail=failure.detail)), None
 
-    def _await_verdict(self, worker: _Worker) -> tuple[_Finding, bool]:
+    def _run(self, worker: Worker, check: _Check) -> tuple[_Finding, bool]:
         """What a check that has begun found, and whether its worker can be used again."""
+        with self._state:
+            check.worker = worker
+            if check.abandoned:
+                worker.process.kill()
+        finding, reusable = self._await_verdict(worker)
+        with self._state:
+            check.worker = None
+        if check.abandoned:  # its worker may have been killed at any moment
+            return _Finding(ABANDONED), False
+        return finding, reusable
+
+    def _await_verdict(self, worker: Worker) -> tuple[_Finding, bool]:
         too_long = Verdict(Outcome.WRONG, f"takes more than {self.seconds:g} s to check")
         try:
             message = worker.receive(self.seconds + GRACE_SECONDS)
         except EOFError:
             code = worker.process.wait()
             if self._closed:
-                return _Finding(Verdict(Outcome.UNSCORED, "the pool was closed")), False
+                return _Finding(CLOSED), False
             if code == -signal.SIGALRM:
                 return _Finding(too_long, retry=True), False
             died = Verdict(Outcome.WRONG, f"ends the process that checks it (code {code})")
             return _Finding(died, retry=True), False
-        if message is None:
-            return _Finding(too_long, retry=True), False
-        if message[0] == "judged":
-            return _Finding(Verdict(Outcome(message[1]), message[2])), True
-        if message[0] == "memory":
-            too_large = f"takes more than {self.memory_mib} MiB to check"
-            return _Finding(Verdict(Outcome.WRONG, too_large), retry=True), False
-        return _Finding(Verdict(Outcome.UNSCORED, message[1])), False
+        match message:
+            case None:
+                return _Finding(too_long, retry=True), False
+            case ["judged" | "contested" as kind, outcome, reason, detail, tests]:
+                verdict = Verdict(Outcome(outcome), reason, tuple(tests), detail)
+                return _Finding(verdict, retry=kind == "contested"), True
+            case ["memory"]:
+                return _Finding(self._too_large(), retry=True), False
+            case [_, reason, detail, usable]:
+                return _Finding(Verdict(Outcome.UNSCORED, reason, detail=detail)), usable
+        raise AssertionError(f"a worker speaks another language: {message}")
 
-    def _start(self) -> _Worker:
-        with self._state:
-            if self._closed:
-                raise _Unusable("the pool is closed")
-            worker = _Worker(self.seconds, self.memory_mib, self.modules)
+    def _start(self) -> Worker:
+        worker = Worker(self.seconds, self.memory_mib, self.modules)
+        with self._state:  # not around the start, which would keep an event loop waiting
             self._alive.add(worker)
+            closed = self._closed
+        if closed:
+            self._discard(worker)
+            raise Unusable("the pool is closed")
         try:
             worker.wait_until_ready()
-        except _Unusable as error:
+        except Unusable as error:
             self._discard(worker)
-            raise _Unusable(
-                f"{error}; check verifier.memory_mib = {self.memory_mib} and the installation"
-            ) from error
+            memory = f"{self.settings}.memory_mib = {self.memory_mib} and "
+            hint = f"check {'' if self.memory_mib is None else memory}the installation"
+            raise Unusable(f"{error}; {hint}", error.detail) from error
         return worker
 
-    def _discard(self, worker: _Worker) -> None:
+    def _too_large(self) -> Verdict:
+        limit = "memory than there is" if self.memory_mib is None else f"than {self.memory_mib} MiB"
+        return Verdict(Outcome.WRONG, f"takes more {limit} to check")
+
+    def _discard(self, worker: Worker) -> None:
         worker.end()
         with self._state:
             self._alive.discard(worker)
