@@ -136,6 +136,19 @@ def test_all_wrong_settings_are_named_at_once() -> None:
 
 
 IMPOSSIBLE = {
+    "own data without a file": (("task.name=jsonl",), "needs task.path"),
+    "a verifier without own data": (
+        ("task.name=gsm8k", "task.verifier=text"),
+        "task.verifier has no meaning for the task gsm8k",
+    ),
+    "no verifier's name": (
+        ("task.name=jsonl", "task.path=x", "task.verifier=maths"),
+        "package.module:function",
+    ),
+    "a generated data set without its name": (
+        ("task.name=reasoning_gym",),
+        'task.name = "reasoning_gym" and task.dataset = "NAME" belong together',
+    ),
     "conversion without a second stage": (
         ("game.exchange=none", "game.policies=1"),
         'reward.credit = "conversion" needs a second stage',
@@ -355,6 +368,7 @@ OTHER_VALUES: dict[str, str] = {
     "logging.project": "mine",
     "logging.trackers": '["tensorboard"]',
     "stop.truncated_share": "0.5",
+    "stop.unscored_share": "0.25",
     "stop.window": "7",
     "training.device": "cpu",
     "training.threads": "1",

@@ -251,6 +251,9 @@ class TaskConfig(Section):
     dataset_options: Annotated[dict[str, Any], OURS] = Field(default_factory=dict)
     """The data set's own parameters (reasoning_gym), such as `max_animals = 3`."""
 
+    generator_seed: Annotated[int, OURS] = Field(0, ge=0)
+    """Seed that the problems are generated from (reasoning_gym)."""
+
     train_problems: Annotated[int, OURS] = Field(2000, ge=1)
     """Training problems to generate (reasoning_gym)."""
 
@@ -506,8 +509,13 @@ class Config(Section):
                 "of your own as package.module:function",
             ),
             (
-                self.task.name == "countdown" and self.task.path is not None,
-                "task.path has no meaning for the generated task countdown: remove it",
+                self.task.name in ("countdown", "reasoning_gym") and self.task.path is not None,
+                f"task.path has no meaning for the generated task {self.task.name}: remove it",
+            ),
+            (
+                (self.task.name == "reasoning_gym") != (self.task.dataset is not None),
+                'task.name = "reasoning_gym" and task.dataset = "NAME" belong together: give both '
+                "or neither",
             ),
             *self._source_rules(),
         ]

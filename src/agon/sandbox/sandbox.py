@@ -232,7 +232,8 @@ class Sandbox:
                 themselves; None waits for all.
 
         Raises:
-            SandboxError: A run's status does not come; the sandbox is closed then.
+            SandboxError: A run's status does not come; the sandbox is closed then, which ends
+                whatever is left of its runs.
         """
         try:
             with selectors.DefaultSelector() as selector:
@@ -288,6 +289,9 @@ class Sandbox:
                 if name == "control":
                     _take_status(running)
                     selector.unregister(key.fileobj)
+                    if running.status is None:  # what it watched may live on and hold the output
+                        self.close()
+                        raise SandboxError("a supervisor ended without a word")
                     if running is main:
                         patience = time.monotonic() + MOMENT_SECONDS
                 elif not _take_output(running, name, key.fd):

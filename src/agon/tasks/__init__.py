@@ -51,7 +51,16 @@ def load_task(config: TaskConfig) -> TaskData:
         from agon.tasks.countdown import enumerate_problems
 
         return TaskData({split: tuple(enumerate_problems(split)) for split in Split}, ())
-    from agon.tasks import codecontests, deepmath, gsm8k, humaneval, jsonl, math500, mbpp
+    from agon.tasks import (
+        codecontests,
+        deepmath,
+        gsm8k,
+        humaneval,
+        jsonl,
+        math500,
+        mbpp,
+        reasoning_gym,
+    )
 
     loaders = {
         "gsm8k": gsm8k.load,
@@ -61,6 +70,7 @@ def load_task(config: TaskConfig) -> TaskData:
         "humaneval": humaneval.load,
         "mbpp": mbpp.load,
         "jsonl": jsonl.load,
+        "reasoning_gym": reasoning_gym.load,
     }
     problems, notes = loaders[config.name](config)
     return TaskData(problems, tuple(f"{config.name}: {note}" for note in notes))

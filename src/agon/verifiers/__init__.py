@@ -16,7 +16,7 @@ from agon.errors import DataError
 from agon.records import Outcome, Problem, Verdict
 from agon.tasks import countdown
 from agon.verifiers import code as code_verifier
-from agon.verifiers import maths, own, text
+from agon.verifiers import generated, maths, own, text
 from agon.verifiers.base import NO_ANSWER, Judge, Verifier
 from agon.verifiers.pool import WorkerPool
 
@@ -45,6 +45,7 @@ def verifiers_of(code: CodeConfig) -> dict[str, Verifier]:
             gold_function="agon.verifiers.maths.verify_gold",
         ),
         "text": Verifier(quick=text.verify, quick_gold=text.verify_gold),
+        "generated": generated.verifier(),
         "code": Verifier(
             quick=_needs_a_worker,
             quick_gold=code_verifier.verify_gold,

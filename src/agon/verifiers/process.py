@@ -62,7 +62,11 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=os.environ
-                | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+                | {
+                    "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+                    # Verdicts must not hang on the order of sets, and generated entries do.
+                    "PYTHONHASHSEED": "0",
+                },
                 process_group=0,
             )
         except OSError as error:
