@@ -534,7 +534,7 @@ def test_settings_that_may_change_change_nothing_else(pair: Path, tmp_path: Path
     changes = settings(
         checkpoint={"every": 1, "keep": 3},
         logging={"project": "other", "trackers": ["tensorboard"]},
-        stop={"window": 30, "truncated_share": 1.0},
+        stop={"window": 30, "truncated_share": 1.0, "unscored_share": 1.0},
         verifier={"workers": 1},
         training={"threads": 1, "device": "cpu"},
     )

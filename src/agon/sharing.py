@@ -79,7 +79,7 @@ def _shared_packs(
 
 
 def shared_prefixes(prompts: Sequence[tuple[int, ...]]) -> list[tuple[list[int], int]]:
-    """Split prompts into clusters that save the most tokens when each runs its prefix once.
+    """Split sorted prompts into runs that save the most tokens when each runs its prefix once.
 
     A prefix ends before its shortest prompt does: the last token of a prompt predicts the first
     of the completion, so it belongs to the row.

@@ -329,6 +329,60 @@ def test_a_contested_kind_follows_its_rule(gold: str, answer: str, right: bool) 
     assert verify(gold, answer).correct == right
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("5", r"5 \text{ is wrong}", False),
+        ("5", r"5\text{ not}", False),
+        ("3", "1=2=3", False),
+        ("3", "1=3", False),
+        ("x=3", "x=1=2=3", False),
+        ("120", "5! = 120", True),
+        ("x = 11", "x = 5+6 = 11", True),
+        ("e^{1000}", "e^{1000}+1", False),
+        ("10000000000000000.5", "10000000000000000.6", False),
+        ("f'(x)", "f(x)", False),
+        ("A^T", "A", False),
+        ("A^T B", "A^TB", True),
+        (r"\{1,2\}", "(1,2)", False),
+        ("(1,2)", r"\{1,2\}", False),
+        ("1, 1, 2", "1, 2, 2", False),
+        (r"\{0,1\}", r"\{0,0,1\}", True),
+        ("ddo", r"\text{odd}", False),
+        ("On", "No", False),
+        (r"\sqrt{2}", "1.4142135623730951", True),
+        (r"\frac{1}{3}", "0.3333333333333333", True),
+        ("1.5", "1.5000000000000002", False),
+        ("2x > 6", "x > 3", True),
+        ("2x < 6", "x > 3", False),
+        ("17", "17,", True),
+        (r"\ln c", "ln(c)", True),
+    ],
+)
+def test_what_a_reviewer_tried_comes_out_right(gold: str, answer: str, right: bool) -> None:
+    assert verify(gold, answer).correct == right
+
+
+@pytest.mark.parametrize(
+    ("text", "claim"),
+    [
+        (r"So \boxed{42}. No, that is wrong.", None),
+        ("It is unclear whether the answer is yes.", None),
+        ("### Final Answer\n73", "73"),
+        ("The correct option is (B).", "(B)"),
+        ("Thus she has 8 apples.", "8 apples"),
+        (r"\boxed{1} and \boxed{2}", "1, 2"),
+        (r"\boxed{\frac{1}{", None),
+        (r"\fbox{8}", "8"),
+        ("<think>The answer is 5.", None),
+        ("<think>5</think><answer>6</answer>", "6"),
+        ("<think>5</think><answer>6</answer><answer>7</answer>", None),
+    ],
+)
+def test_a_claim_in_running_text(text: str, claim: str | None) -> None:
+    assert extract(text).answer == claim
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.fractions(max_denominator=200).filter(lambda f: abs(f) < 10**6),

@@ -17,10 +17,15 @@ from typing import Any
 
 from agon.verifiers import numbers
 
-PRECISION = 80
-"""Decimal digits to which two numbers that are no rationals have to agree."""
+PRECISIONS = (80, 1_200)
+"""Decimal digits to which two numbers that are no rationals have to agree, the second if the first
+finds them equal: e^1000 + 1 and e^1000 differ in the 435th digit."""
+
+MAX_MEMBERS = 40
+"""Members of a list up to which each is compared with each."""
 
 _RELATION = re.compile(r"\\(?:leq|geq|neq|in|lt|gt)(?![A-Za-z])|[<>=]")
+_EQUALS = re.compile(r"(?<![<>!\\])=(?!=)")
 _CHAIN = re.compile(r"(<|>|\\leq|\\geq|\\lt(?![A-Za-z])|\\gt(?![A-Za-z]))")
 _MIRROR = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\lt": r"\gt", r"\gt": r"\lt"}
 
@@ -31,14 +36,24 @@ def read(text: str) -> Any | None:
     math-verify's usual fallbacks are off: they take a number or a piece of LaTeX out of a text
     that they cannot read, so two different texts that share the piece would be equal.
     """
+    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
 
     # math-verify warns that its own time limits are off, once in each process. They use signals,
     # which work in main threads alone.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    parsed = parse(
-        rf"\({text}\)", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None
+    # Units are taken off before (`measures`); math-verify would take every `m` and `c` for one.
+    config = LatexExtractionConfig(
+        normalization_config=NormalizationConfig(
+            basic_latex=True,
+            units=False,
+            malformed_operators=True,
+            nits=True,
+            boxed="none",
+            equations=False,
+        )
     )
+    parsed = parse(rf"\({text}\)", [config], fallback_mode="no_fallback", parsing_timeout=None)
     return _with_imaginary_unit(parsed[0]) if parsed else None
 
 
@@ -62,10 +77,21 @@ def same(gold_text: str, answer_text: str, gold: Any, answer: Any) -> bool:
         gold: The gold answer, from `read`.
         answer: The answer, from `read`.
     """
+    if {_brackets(gold_text), _brackets(answer_text)} == {"set", "ordered"}:
+        return False
+    if not _consistent(answer_text):
+        return False
+    parts, given = _members(gold_text), _members(answer_text)
+    if parts is not None and given is not None:
+        return _same_list(parts, given)
     verdict = _alike(_evaluated(gold), _evaluated(answer), gold_text, answer_text)
     if verdict is not None:
         return verdict
-    if _same_equation(gold, answer) or _same_chain(gold_text, answer_text):
+    if (
+        _same_inequality(gold, answer)
+        or _same_equation(gold, answer)
+        or _same_chain(gold_text, answer_text)
+    ):
         return True
     import math_verify
 
@@ -74,6 +100,78 @@ def same(gold_text: str, answer_text: str, gold: Any, answer: Any) -> bool:
     return bool(
         math_verify.verify(gold, answer, allow_set_relation_comp=True, timeout_seconds=None)
     )
+
+
+def _brackets(text: str) -> str | None:
+    """Whether a text of several members is a set or ordered, where its brackets say so."""
+    if "," not in text:
+        return None
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        return "set"
+    if text.startswith(("(", "[")) and text.endswith((")", "]")) and r"\cup" not in text:
+        return "ordered"
+    return None
+
+
+def _consistent(text: str) -> bool:
+    """Whether the numbers of a chain of equalities are equal: `1 = 2 = 3` lists guesses."""
+    parts = _EQUALS.split(text)
+    if len(parts) < 2 or "," in text:
+        return True
+    numbers_found = [_evaluated(value) for part in parts if (value := read(part)) is not None]
+    numbers_found = [value for value in numbers_found if _is_number(value)]
+    return all(_same_number(numbers_found[0], other) for other in numbers_found[1:])
+
+
+def _members(text: str) -> list[str] | None:
+    """The members of a bare comma list; None for anything else."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if not 2 <= len(parts) <= MAX_MEMBERS or _RELATION.search(text) or r"\pm" in text:
+        return None
+    members = [part.strip() for part in parts]
+    return members if all(members) else None
+
+
+def _same_list(gold: list[str], answer: list[str]) -> bool:
+    """Whether two bare lists have the same members, as often, in whatever order."""
+    if len(gold) != len(answer):
+        return False
+    left = [(text, read(text)) for text in answer]
+    for text in gold:
+        value = read(text)
+        found = next(
+            (
+                place
+                for place, (other, given) in enumerate(left)
+                if text.replace(" ", "") == other.replace(" ", "")
+                or (value is not None and given is not None and same(text, other, value, given))
+            ),
+            None,
+        )
+        if found is None:
+            return False
+        del left[found]
+    return True
+
+
+def _same_inequality(gold: Any, answer: Any) -> bool:
+    """Whether two inequalities of one unknown have the same solutions."""
+    import sympy
+
+    kinds = (sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
+    if not isinstance(gold, kinds) or not isinstance(answer, kinds):
+        return False
+    if len(gold.free_symbols) != 1 or gold.free_symbols != answer.free_symbols:
+        return False
+    if not all(side.is_polynomial() for side in (*gold.args, *answer.args)):
+        return False
+    return bool(gold.as_set() == answer.as_set())
 
 
 def _other_unknowns(gold: Any, answer: Any) -> bool:
@@ -173,14 +271,20 @@ def _same_number(gold: Any, answer: Any, gold_text: str = "", answer_text: str =
         if gold == answer:
             return True
     else:
-        first, second = gold.evalf(PRECISION), answer.evalf(PRECISION)
-        difference = abs(first - second)
-        scale = max(abs(first), abs(second))
-        if scale == 0 or difference <= scale * sympy.Float(10) ** (20 - PRECISION):
+        if gold == answer or all(_agree(gold, answer, digits) for digits in PRECISIONS):
             return True
     return any(
         _decimal_of(text, other) for text, other in ((answer_text, gold), (gold_text, answer))
     )
+
+
+def _agree(gold: Any, answer: Any, digits: int) -> bool:
+    """Whether two numbers agree to so many digits, relative to their size."""
+    import sympy
+
+    first, second = gold.evalf(digits), answer.evalf(digits)
+    scale = max(abs(first), abs(second))
+    return bool(scale == 0 or abs(first - second) <= scale * sympy.Float(10) ** (20 - digits))
 
 
 def _exact_float(value: Any) -> Any:
@@ -199,7 +303,7 @@ def _decimal_of(text: str, value: Any) -> bool:
     plain = numbers.read(text)
     if plain is None or plain.places is None or not value.is_real:
         return False
-    digits = max(PRECISION, plain.digits + 20)
+    digits = max(PRECISIONS[0], plain.digits + 20)
     exact = sympy.Rational(str(value.evalf(digits)))
     return numbers.stands_for(plain, Fraction(int(exact.p), int(exact.q)))
 

@@ -28,22 +28,30 @@ _REJECTED = re.compile(
     r"\bdiscard(?:s|ed)?|\bcannot be|\binstead of|\brather than)"
     r"\s*(?:equal to|the value|the answer|\$|\\\(|\\\[|\s)*$"
 )
+_TAKEN_BACK = re.compile(
+    r"\b(?:that|this|it|which)(?:\s+answer)?\s+(?:is|was|isn't|wasn't)\s+(?:all\s+)?"
+    r"(?:wrong|incorrect|false|not\s+(?:right|correct)|right\?|a\s+mistake)",
+    re.IGNORECASE,
+)
 _HASHES = re.compile(r"^\s*####\s*(\S.*?)\s*$", re.MULTILINE)
 _CUE = re.compile(
-    r"(?<![A-Za-z])answer(?:\s+to\s+[^.:\n]{0,60})?\s*(?:\*\*|__)?\s*"
-    r"(?:is|are|was|must be|should be|equals|would be|will be|:|=)\s*:?\s*",
-    re.IGNORECASE,
+    r"(?<![A-Za-z])(?:answer|correct\s+(?:option|choice))(?:\s+to\s+[^.:\n]{0,60})?\s*(?:\*\*|__)?\s*"
+    r"(?:is|are|was|must be|should be|equals|would be|will be|:|=|$(?=\s*\n))\s*:?\s*",
+    re.IGNORECASE | re.MULTILINE,
 )
 _FOREIGN = re.compile(
     r"(?:reference|gold|expected|true|student's|wrong|incorrect)\s+answer", re.IGNORECASE
 )
 _VALUE_CUE = re.compile(
-    r"(?:\bis|\bare|\bequals|\bgives|\bget|=)\s+(?=[-+]?[$\\(]*[-+]?\d)", re.IGNORECASE
+    r"(?:\bis|\bare|\bhas|\bhave|\bequals|\bgives|\bget|=)\s+(?=[-+]?[$\\(]*[-+]?\d)", re.IGNORECASE
 )
 _HEDGE = re.compile(
     r"\b(?:not|never|no longer|cannot|isn't|can't|might|may|maybe|could|perhaps|possibly|probably|"
     r"either|between|around|about|roughly|approximately|unknown|unclear|unsure)\b",
     re.IGNORECASE,
+)
+_OPEN_QUESTION = re.compile(
+    r"(?:\b(?:not|whether|unclear|unless|if|doubt|wrong that)\b|n't\b)[^,]*$", re.IGNORECASE
 )
 _END_OF_SENTENCE = re.compile(r"[.!?](?=\s|$|\*)|\n")
 _AFTERTHOUGHT = re.compile(r",\s+(?=(?:[a-z]{3,}|I)\b)(?!(?:and|or)\b)")
@@ -85,6 +93,8 @@ def _boxed(text: str) -> Extraction | None:
     boxes = [box for box in boxes if not _REJECTED.search(text[max(0, box[0] - 80) : box[0]])]
     if not boxes:
         return None
+    if _TAKEN_BACK.search(text[boxes[-1][2] :][:400]):
+        return Extraction(None, "the last box is taken back")
     joined = [boxes[-1]]
     for box in reversed(boxes[:-1]):
         between = text[box[2] : joined[0][0]]
@@ -155,7 +165,7 @@ def _stated(text: str) -> Extraction | None:
     claim = _claim(end, cues[-1].end())
     sentence = end[cues[-1].start() : cues[-1].end()] + claim
     before = re.split(r"[.!?\n]", end[: cues[-1].start()])[-1]
-    if _HEDGE.search(sentence) or re.search(r"\b(?:not|n't)\b[^,]*$", before):
+    if _HEDGE.search(sentence) or _OPEN_QUESTION.search(before):
         return Extraction(None, "the answer is negated or hedged")
     return Extraction(claim or None, "sentence about the answer")
 

@@ -104,7 +104,7 @@ def closing_brace(text: str, start: int) -> int:
 
 def _without_full_stop(text: str) -> str:
     text = text.strip()
-    if text.endswith(".") and not text.endswith(".."):
+    if text.endswith((".", ",", ";")) and not text.endswith(("..", r"\,", r"\;")):
         text = text[:-1].rstrip()
     return text
 

@@ -2,7 +2,8 @@ r"""Plain numbers, read and compared exactly: integers, decimals, fractions, mix
 
 The rule for decimals. A decimal that is not equal to the other number stands for it if it is that
 number correctly rounded, or cut off, at the decimal's own last place, and has at least
-`ENOUGH_DIGITS` significant digits. So 0.333333 is a third and 0.333 is not, 0.500001 is not a half
+`ENOUGH_DIGITS` significant digits; of 15 digits and more, as computers print them, the first 14
+count. So 0.333333 is a third and 0.333 is not, 0.500001 is not a half
 at any length, and 3.14 is not pi.
 
 What this module does not do: anything with a letter in it; that is `comparing`.
@@ -13,8 +14,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from math import floor
 
 from agon.records import Outcome, Verdict
+
+FLOAT_DIGITS = 15
+"""From so many on a decimal may be a printed double, whose last digits are not to be relied on."""
 
 ENOUGH_DIGITS = 6
 """Significant digits from which on a decimal may stand for another number."""
@@ -108,4 +113,8 @@ def stands_for(decimal: Plain, value: Fraction) -> bool:
     steps, wanted = abs(value) / unit, abs(decimal.value) / unit
     if value * decimal.value < 0:
         return False
-    return wanted in (steps.__floor__(), (steps + Fraction(1, 2)).__floor__())
+    if wanted in (floor(steps), floor(steps + Fraction(1, 2))):
+        return True
+    # A number that could have been written out exactly at these places has no such excuse.
+    printed = decimal.digits >= FLOAT_DIGITS and steps.denominator != 1
+    return printed and abs(decimal.value - value) <= abs(value) * Fraction(1, 10**14)

@@ -41,11 +41,17 @@ _VALUED_OPTION = re.compile(r"\(\s*([A-Z])\s*\)(?![A-Za-z(])\s*\S.*", re.DOTALL)
 _BASE = re.compile(r"\(?\s*([0-9A-Fa-f]+)\s*\)?\s*_\s*\{?\s*([0-9]+|[a-z]+)\s*\}?")
 _PLAIN_DIGITS = re.compile(r"[0-9A-F]+")
 _CLOCK = re.compile(r"\d+(?::\d+)+(?: ?[aApP]\.?[mM]\.?)?")
+_DOUBT = re.compile(
+    r"(?<![A-Za-z\\])(?:not|never|wrong|incorrect|isn't|cannot|can't|maybe|perhaps|possibly|might|"
+    r"unsure|unknown|guess)(?![A-Za-z])",
+    re.IGNORECASE,
+)
 _OPAQUE = re.compile(
     r"\\(?:forall|exists|nexists|otimes|oplus|mathcal|mathfrak|mathscr|cong|simeq|sim|mapsto|to|"
     r"rightarrow|implies|iff|ldots|cdots|dots|dotsc|dotsb|vdots|ddots|Theta|Omega|aleph|wedge|vee|"
     r"equiv|pmod|hookrightarrow|subset|subseteq|mid)(?![A-Za-z])|\\mathbb\s*(?:\{(?!R\})|[A-QS-Z])"
-    r"|\.\.\.|(?<![A-Za-z\\])O\s*\("
+    r"|\.\.\.|(?<![A-Za-z\\])O\s*\(|[A-Za-z}]\s*'|\^\s*\{?\s*(?:T|\*|\\(?:top|dagger|prime|ast))(?![A-Za-z])"
+    r"|\\(?:bar|hat|tilde|vec|dot|ddot|widehat|mathbf)(?![A-Za-z])|(?<![0-9.])\\overline"
 )
 _QUOTIENT_GROUP = re.compile(r"\\mathbb\s*\{?Z\}?/(\d+|[a-z])\\mathbb\s*\{?Z\}?")
 _SINGLE_BRACES = re.compile(r"([_^])\{([A-Za-z0-9])\}")
@@ -53,8 +59,8 @@ _FOR_ALL = re.compile(r"\\text\s*\{\s*for (?:all|every|each|any)\s*\}", re.IGNOR
 
 
 def decide(gold: str, answer: str) -> Verdict | None:
-    """The verdict of the first rule that knows the gold answer; None where none does."""
-    for rule in (_words, _option, _base, _clock, _notation):
+    """The verdict of the first rule that knows the two; None where none does."""
+    for rule in (_words, _doubted, _option, _base, _clock, _notation, _worded):
         verdict = rule(gold, answer)
         if verdict is not None:
             return verdict
@@ -98,6 +104,20 @@ def _words(gold: str, answer: str) -> Verdict | None:
     if given is None:  # `Evelyn` marked in one text alone, or with a bracket
         given = " ".join(_TEXT.sub(r" \1 ", answer).casefold().split())
     return _verdict(given == expected, "the same words", "other words")
+
+
+def _doubted(gold: str, answer: str) -> Verdict | None:
+    r"""`5 \text{ is wrong}` and `not 5` do not claim 5."""
+    if _DOUBT.search(answer) and not _DOUBT.search(gold):
+        return Verdict(Outcome.WRONG, "negated or doubted")
+    return None
+
+
+def _worded(gold: str, answer: str) -> Verdict | None:
+    """Words are no product of the letters that they are written with."""
+    if word_of(answer) is not None:
+        return Verdict(Outcome.WRONG, "words, where mathematics is asked for")
+    return None
 
 
 def _option(gold: str, answer: str) -> Verdict | None:
