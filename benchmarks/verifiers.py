@@ -177,6 +177,7 @@ def main() -> None:
     from agon.config import VerifierConfig
     from agon.verifiers import PooledJudge, maths
 
+    logging.disable(logging.WARNING)  # libraries warn once for each check
     described = machine()
     pairs = mix(arguments.data, arguments.pairs)
     hard = [pair for pair in pairs if maths.verify_quickly(*pair) is None]
