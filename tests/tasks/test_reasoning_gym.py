@@ -85,6 +85,10 @@ def test_its_own_answer_is_right_and_another_is_not(dataset: str, judge: PooledJ
     assert all(verdict.outcome is Outcome.WRONG for verdict in wrong)
 
 
+def test_a_generator_that_prints_while_it_works_is_read() -> None:
+    assert len(problems(load("acre", train_problems=2, dev_problems=1, test_problems=1))) == 4
+
+
 def test_another_right_answer_is_right(judge: PooledJudge) -> None:
     """The scorer judges and not the text: a countdown expression may be turned around."""
     (problem,) = problems(load("countdown"))[:1]

@@ -4,33 +4,36 @@ Run by `reasoning_gym` as `python -m agon.tasks.generate SPEC` with a fixed hash
 generators walk over sets of texts, whose order is another in every process. SPEC is JSON with
 dataset, options, seed, size and wanted; the answer is JSON on standard output, one of
 
-    {"entries": [[question, answer], ...], "looked_at": number}
+    {"entries": [[index, question, answer], ...], "looked_at": number}
     {"config": message} | {"data": message}
+
+What a generator prints itself goes to standard error.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
 from agon.tasks.splits import normalise_question
+from agon.verifiers.generated_worker import create
 
 
 def main(spec: str) -> None:
     """Print the first different questions of a data set, with their answers."""
-    sys.stdout.write(json.dumps(generate(json.loads(spec))))
+    # A copy of standard output, taken before any generator can print to it.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as output:
+        os.dup2(2, 1)
+        json.dump(generate(json.loads(spec)), output)
 
 
 def generate(spec: dict[str, Any]) -> dict[str, Any]:
     """Entries, or what is wrong."""
-    import reasoning_gym  # type: ignore[import-untyped]
-
     name, options = spec["dataset"], spec["options"]
     try:
-        dataset = reasoning_gym.create_dataset(
-            name, seed=spec["seed"], size=spec["size"], **options
-        )
+        dataset = create(name, options, spec["seed"], spec["size"])
     except (TypeError, ValueError, AssertionError) as error:
         return {
             "config": f"task.dataset_options: {name} does not take {options}: "
