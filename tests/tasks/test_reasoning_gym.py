@@ -147,6 +147,14 @@ def test_a_scorer_that_stumbles_over_an_answer_calls_it_wrong(judge: PooledJudge
     assert verdict.outcome is Outcome.WRONG
 
 
+@pytest.mark.parametrize("answer", ["nan", "nanj", "1+nanj", "NaN", "inf", "-infj", "infinity"])
+def test_what_is_no_finite_number_is_near_none(answer: str, judge: PooledJudge) -> None:
+    """This scorer measures a distance, and gives nan the full score."""
+    (problem,) = problems(load("complex_arithmetic"))[:1]
+    (verdict,) = judge.judge([(problem, answer)])
+    assert verdict.outcome is Outcome.WRONG
+
+
 def test_another_version_of_the_generator_is_noticed(judge: PooledJudge) -> None:
     (problem,) = problems(load("chain_sum"))[:1]
     fields = json.loads(problem.gold) | {"answer": "another"}

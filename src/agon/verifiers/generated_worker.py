@@ -26,6 +26,9 @@ from agon.verifiers.bounds import over_bounds
 
 FULL_SCORE = 1.0 - 1e-9
 
+_NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|infinity|inf)[ij]?(?![a-z])", re.IGNORECASE)
+"""To a scorer that measures a distance, nan may be near every number (complex_arithmetic)."""
+
 NONSENSE = "nonsense"
 """What no scorer may take; one of reasoning-gym 0.1.25 (game_of_life_halting) does."""
 
@@ -55,6 +58,8 @@ def verify(gold: str, answer: str) -> Verdict:
     dataset, entry = _entry(json.dumps(fields, sort_keys=True))
     if runs_answers(type(dataset)) and (reason := not_harmless(answer)) is not None:
         return Verdict(Outcome.WRONG, reason)
+    if _NOT_FINITE.search(answer) and re.search(r"[0-9]", entry["answer"] or ""):
+        return Verdict(Outcome.WRONG, "not a finite number")
     try:
         score = float(dataset.score_answer(answer, entry))
     except MemoryError:
