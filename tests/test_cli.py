@@ -334,6 +334,10 @@ def test_a_run_starts_from_the_adapters_of_another(run: Path, tmp_path: Path) ->
         (["--problems", "0"], ["--problems", "at least 1"]),
         (["--task", "mmlu"], ["--task", "'mmlu'", "countdown, gsm8k, math500, deepmath"]),
         (["--task", "gsm8k", "--path", "/no/data"], ["'/no/data' does not exist"]),
+        (["--task", "reasoning_gym"], ["task.dataset"]),
+        (["--task", "jsonl"], ["needs task.path"]),
+        (["--set", "task.datset=x"], ["task.datset", "did you mean task.dataset?"]),
+        (["--set", "sampling.group_size=4"], ["--set", "changes only task"]),
     ],
 )
 def test_eval_refuses_what_it_cannot_do(say: Said, run: Path, arguments, parts) -> None:
@@ -354,6 +358,20 @@ def test_eval_refuses_a_split_that_the_task_does_not_have_before_it_loads_a_mode
     data = ["--task", "math500", "--path", shared_data / "math500"]
     assert_refused(say("eval", run, *data), "--split dev", "math500", "only test")
     assert not (run / "evaluations").exists()
+
+
+def test_a_run_is_evaluated_on_data_of_ones_own(run: Path, tmp_path: Path) -> None:
+    rows = [{"q": f"make {n} from 4,7,6", "a": str(n)} for n in (17, 11, 13)]
+    path = write(tmp_path, "mine.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    fields = ("question_field=q", "answer_field=a", "verifier=text", "dev_problems=1")
+    changes = [
+        word for field in (*fields, "test_problems=1") for word in ("--set", f"task.{field}")
+    ]
+    ended = run_agon(tmp_path, "eval", run, "--task", "jsonl", "--path", path, *changes)
+    assert ended.status == 0, ended.err
+    assert not (run / "evaluations" / "dev.json").exists()
+    record = json.loads((run / "evaluations" / "jsonl-dev.json").read_text())
+    assert all(len(attempts) == 1 for attempts in record["attempts"].values())
 
 
 @pytest.mark.parametrize("problem", ["", "   "])

@@ -59,6 +59,8 @@ EXPECTED = {
     "draft.format": 3.5 / 6,
     "draft.truncated": 1 / 6,
     "draft.unscored": 1 / 6,
+    "draft.answers": 5,
+    "draft.failures": 1,
     "draft.reward": 4 / 5,
     "draft.length": 60 / 6,
     "draft.length_right": 5.0,
@@ -71,6 +73,8 @@ EXPECTED = {
     "challenge.format": 0.0,
     "challenge.truncated": 0.0,
     "challenge.unscored": 1 / 6,
+    "challenge.answers": 5,
+    "challenge.failures": 0,  # of the judge; an unscored rival is none
     "challenge.reward": 6 / 5,
     "challenge.length": 42 / 6,
     "challenge.length_right": 7.0,
@@ -141,6 +145,7 @@ def test_a_figure_without_a_case_is_absent_and_never_zero() -> None:
     challenge = make_challenge("unscored", 0, make_reply(0, answer=None))
     figures = round_metrics(round_of([[unscored]], [[challenge]]))
     names = ("format", "truncated", "unscored", "length", "prompt_length", "flat_reward")
+    names += ("answers", "failures")
     assert set(figures) == {
         *(f"{role}.{name}" for role in ("draft", "challenge") for name in names),
         "draft.flat_correctness",

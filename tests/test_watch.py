@@ -6,9 +6,16 @@ import pytest
 
 from agon.config import StopConfig
 from agon.errors import NothingToLearn
-from agon.watch import UNSCORED_SHARE, Watch
+from agon.watch import ENOUGH_FAILURES, UNSCORED_SHARE, Watch
 
-GOOD = {"truncated": 0.1, "flat_correctness": 0.5, "unscored": 0.0, "length": 20.0}
+GOOD = {
+    "truncated": 0.1,
+    "flat_correctness": 0.5,
+    "unscored": 0.0,
+    "length": 20.0,
+    "answers": 10.0,
+    "failures": 0.0,
+}
 CUT = GOOD | {"truncated": 0.95}
 LEVEL = GOOD | {"flat_correctness": 1.0}
 LOST = GOOD | {"unscored": 0.2}
@@ -58,7 +65,7 @@ def test_one_role_with_signal_is_enough_to_go_on() -> None:
 def test_a_run_that_learns_hears_nothing() -> None:
     watch = watch_of(1)
     assert [watch.observe(figures(GOOD, GOOD)) for _ in range(20)] == [[]] * 20
-    assert watch.counters() == {"truncated": 0, "flat": 0, "unscored": 0}
+    assert set(watch.counters().values()) == {0}
 
 
 @pytest.mark.parametrize("bad", [CUT, LEVEL])
@@ -68,14 +75,14 @@ def test_one_good_step_starts_the_count_again(bad: Role) -> None:
         for _ in range(3):
             watch.observe(figures(bad))
         watch.observe(figures(GOOD))
-    assert watch.counters() == {"truncated": 0, "flat": 0, "unscored": 0}
+    assert set(watch.counters().values()) == {0}
 
 
 def test_truncated_and_flat_steps_are_counted_apart() -> None:
     watch = watch_of(3)
     for step in (CUT, LEVEL, CUT, LEVEL, CUT, LEVEL):
         watch.observe(figures(step))
-    assert watch.counters() == {"truncated": 0, "flat": 1, "unscored": 0}
+    assert (watch.truncated, watch.flat, watch.unscored) == (0, 1, 0)
 
 
 def test_the_truncated_share_is_a_threshold_that_counts_itself() -> None:
@@ -109,7 +116,7 @@ def test_restoring_from_nothing_starts_at_zero() -> None:
     watch = watch_of()
     watch.observe(figures(CUT | LEVEL))
     watch.restore({})
-    assert watch.counters() == {"truncated": 0, "flat": 0, "unscored": 0}
+    assert set(watch.counters().values()) == {0}
 
 
 @pytest.mark.parametrize("step", [figures(LOST), figures(LOST, GOOD), figures(GOOD, LOST)])
@@ -137,14 +144,36 @@ def test_the_alarm_shows_the_roles_apart() -> None:
     assert "draft 0%, challenge 20%" in said[0]
 
 
+def judged(answers: int, failures: int) -> dict[str, float]:
+    return GOOD | {"answers": float(answers), "failures": float(failures)}
+
+
 @pytest.mark.parametrize("role", ["draft", "challenge"])
-def test_a_judge_that_fails_on_half_of_a_role_stops_at_once(role: str) -> None:
-    broken = figures(GOOD, GOOD) | {f"{role}.unscored": 0.5}
-    with pytest.raises(NothingToLearn, match=r"stop\.unscored_share = 0\.5"):
+def test_a_judge_that_fails_on_half_of_a_roles_answers_stops_at_once(role: str) -> None:
+    broken = figures(GOOD, GOOD) | {f"{role}.failures": 5.0}
+    with pytest.raises(NothingToLearn, match=r"50% .*stop\.unscored_share = 0\.5"):
         watch_of().observe(broken)
+
+
+def test_replies_without_an_answer_hide_no_failing_judge() -> None:
+    """Four of a hundred replies had an answer, and the judge failed on each: 4 % are unscored."""
+    with pytest.raises(NothingToLearn, match="100%"):
+        watch_of().observe(figures(judged(4, 4) | {"unscored": 0.04}, judged(0, 0)))
 
 
 def test_a_judge_that_fails_now_and_then_stops_nothing() -> None:
     watch = watch_of(3)
     for _ in range(30):
-        watch.observe(figures(GOOD | {"unscored": 0.49}))
+        watch.observe(figures(judged(100, 49)))
+        watch.observe(figures(judged(1, 1)))  # a share of one, of too few to go by
+
+
+def test_where_answers_are_few_failures_count_together() -> None:
+    watch = watch_of()
+    for _ in range(ENOUGH_FAILURES - 1):
+        watch.observe(figures(judged(1, 1)))
+        watch.observe(figures(judged(0, 0)))  # says nothing about the judge
+    restored = watch_of()
+    restored.restore(watch.counters())
+    with pytest.raises(NothingToLearn, match="the judge failed"):
+        restored.observe(figures(judged(1, 1)))

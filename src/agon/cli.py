@@ -61,11 +61,12 @@ def evaluate(
     path: Annotated[
         str | None, typer.Option(help="Local file or folder of that task's data.")
     ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Evaluate a run: base, adapters alone, cascades, self-cascades."""
     from agon.commands.evaluate import evaluate_run
 
-    evaluate_run(run, split, problems, samples, task, path, _console())
+    evaluate_run(run, split, problems, samples, task, path, overrides or [], _console())
 
 
 @app.command()

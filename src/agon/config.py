@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 PAPER, INFERRED, OURS = "paper", "inferred", "ours"
 SOURCES = (PAPER, INFERRED, OURS)
@@ -27,6 +27,17 @@ class Section(BaseModel):
     """A table of a recipe: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def _refuse(rules: list[tuple[bool, str]]) -> None:
+    """Raise the message of the first rule that is broken.
+
+    Raises:
+        ValueError: One is.
+    """
+    for wrong, message in rules:
+        if wrong:
+            raise ValueError(message)
 
 
 class ModelConfig(Section):
@@ -248,8 +259,9 @@ class TaskConfig(Section):
     dataset: Annotated[str | None, OURS] = None
     """Name of the data set (reasoning_gym), such as `leg_counting`."""
 
-    dataset_options: Annotated[dict[str, Any], OURS] = Field(default_factory=dict)
-    """The data set's own parameters (reasoning_gym), such as `max_animals = 3`."""
+    dataset_options: Annotated[dict[str, JsonValue], OURS] = Field(default_factory=dict)
+    """The data set's own parameters (reasoning_gym), such as `max_animals = 3`: text, numbers,
+    truth values, lists and tables."""
 
     generator_seed: Annotated[int, OURS] = Field(0, ge=0)
     """Seed that the problems are generated from (reasoning_gym)."""
@@ -276,6 +288,42 @@ class TaskConfig(Section):
     test_problems: Annotated[int, PAPER] = Field(300, ge=1)
     """Problems held out for test where the data set has no such split, or generated for it
     (deepmath, reasoning_gym, jsonl)."""
+
+    @model_validator(mode="after")
+    def _combinations(self) -> TaskConfig:
+        _refuse(self._rules())
+        return self
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        """As those of `Config`, for the task alone; evaluations may take another than the run's."""
+        return [
+            (
+                self.name == "jsonl" and self.path is None,
+                'task.name = "jsonl" needs task.path: a .jsonl, .json or .parquet file, or a '
+                "folder with train, dev and test files",
+            ),
+            (
+                self.name != "jsonl" and self.verifier is not None,
+                f"task.verifier has no meaning for the task {self.name}: remove it, or bring "
+                'your own data with task.name = "jsonl"',
+            ),
+            (
+                self.verifier is not None
+                and self.verifier not in ("math", "text")
+                and OWN_VERIFIER.fullmatch(self.verifier) is None,
+                f"task.verifier: got {self.verifier!r}, expected math, text or a function "
+                "of your own as package.module:function",
+            ),
+            (
+                self.name in ("countdown", "reasoning_gym") and self.path is not None,
+                f"task.path has no meaning for the generated task {self.name}: remove it",
+            ),
+            (
+                (self.name == "reasoning_gym") != (self.dataset is not None),
+                'task.name = "reasoning_gym" and task.dataset = "NAME" belong together: give both '
+                "or neither",
+            ),
+        ]
 
 
 class VerifierConfig(Section):
@@ -377,7 +425,8 @@ class StopConfig(Section):
     group of every role is flat in correctness."""
 
     unscored_share: Annotated[float, OURS] = Field(0.5, gt=0, le=1)
-    """Training stops at once when the judge fails on this share of a role's rollouts of a step."""
+    """Training stops when the judge fails on this share of a role's answers in a step. Where a step
+    has few answers, steps in a row count together until there are some failures to go by."""
 
 
 class SeedConfig(Section):
@@ -432,9 +481,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _combinations(self) -> Config:
-        for wrong, message in self._rules():
-            if wrong:
-                raise ValueError(message)
+        _refuse(self._rules())
         return self
 
     def _rules(self) -> list[tuple[bool, str]]:
@@ -490,32 +537,6 @@ class Config(Section):
                 f"code.total_seconds = {self.code.total_seconds:g} is the time for all tests of a "
                 f"program, but one test alone may take code.seconds = {self.code.seconds:g}: raise "
                 "the first or lower the second",
-            ),
-            (
-                self.task.name == "jsonl" and self.task.path is None,
-                'task.name = "jsonl" needs task.path: a .jsonl, .json or .parquet file, or a '
-                "folder with train, dev and test files",
-            ),
-            (
-                self.task.name != "jsonl" and self.task.verifier is not None,
-                f"task.verifier has no meaning for the task {self.task.name}: remove it, or bring "
-                'your own data with task.name = "jsonl"',
-            ),
-            (
-                self.task.verifier is not None
-                and self.task.verifier not in ("math", "text")
-                and OWN_VERIFIER.fullmatch(self.task.verifier) is None,
-                f"task.verifier: got {self.task.verifier!r}, expected math, text or a function "
-                "of your own as package.module:function",
-            ),
-            (
-                self.task.name in ("countdown", "reasoning_gym") and self.task.path is not None,
-                f"task.path has no meaning for the generated task {self.task.name}: remove it",
-            ),
-            (
-                (self.task.name == "reasoning_gym") != (self.task.dataset is not None),
-                'task.name = "reasoning_gym" and task.dataset = "NAME" belong together: give both '
-                "or neither",
             ),
             *self._source_rules(),
         ]

@@ -30,7 +30,11 @@ def round_metrics(played: Round) -> Figures:
 
 
 def role_metrics(groups_PN: Sequence[Sequence[Draft | Challenge]]) -> Figures:
-    """Pass, format, truncated, unscored and flat rates, lengths, entropy and reward of one role."""
+    """Pass, format, truncated, unscored and flat rates, lengths, entropy and reward of one role.
+
+    `answers` and `failures` are counts: replies with an answer, and those of them that the judge
+    failed on.
+    """
     rollouts = [rollout for group in groups_PN for rollout in group]
     judged = [rollout for rollout in rollouts if rollout.verdict.scored]
     paid = [rollout.reward.total for rollout in rollouts if rollout.reward is not None]
@@ -42,6 +46,8 @@ def role_metrics(groups_PN: Sequence[Sequence[Draft | Challenge]]) -> Figures:
             "format": mean(rollout.reply.format_score for rollout in rollouts),
             "truncated": mean(rollout.reply.completion.truncated for rollout in rollouts),
             "unscored": mean(rollout.reward is None for rollout in rollouts),
+            "answers": float(sum(rollout.reply.answer is not None for rollout in rollouts)),
+            "failures": float(len(rollouts) - len(judged)),
             "reward": mean(paid),
             "length": mean(rollout.reply.length for rollout in rollouts),
             "length_right": mean(r.reply.length for r in judged if r.verdict.correct),

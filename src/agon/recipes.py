@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agon.config import Config, default_source, leaves
+from agon.config import Config, TaskConfig, default_source, leaves
 from agon.errors import ConfigError
 
 _PLACES = (Path(__file__).parent / "assets" / "recipes", Path(__file__).parents[2] / "recipes")
@@ -92,6 +92,19 @@ def build_config(
     except ValidationError as error:
         problems = "\n".join(f"  {_sentence(item)}" for item in error.errors())
         raise ConfigError(f"{origin} cannot be used:\n{problems}") from error
+
+
+def build_task(values: Mapping[str, Any]) -> TaskConfig:
+    """Validate a task's settings alone, without the rules for training.
+
+    Raises:
+        ConfigError: An unknown key, a wrong value or an impossible combination, named.
+    """
+    try:
+        return TaskConfig.model_validate(values)
+    except ValidationError as error:
+        items = [item | {"loc": ("task", *item["loc"])} for item in error.errors()]
+        raise ConfigError("; ".join(map(_sentence, items))) from error
 
 
 def parse_override(text: str) -> tuple[str, str, Any]:

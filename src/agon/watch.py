@@ -6,7 +6,7 @@ is cut, every group gets the same reward, and the gradient is zero. Imports no t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agon.config import StopConfig
@@ -17,6 +17,9 @@ from agon.records import Role
 UNSCORED_SHARE = 0.05
 """Unscored rate of a role, or difference between roles, from which on the watch warns."""
 
+ENOUGH_FAILURES = 4
+"""Failures of the judge below which no share of them stops a run: one of two may be chance."""
+
 
 @dataclass(slots=True)
 class Watch:
@@ -26,22 +29,31 @@ class Watch:
         truncated: Steps in a row in which some role was nearly all truncated.
         flat: Steps in a row in which every group of every role was flat in correctness.
         unscored: Steps in a row with a notable unscored rate.
+        failures: Failures of the judge in the steps in a row in which they were too many; steps
+            without any answer are passed over.
     """
 
     config: StopConfig
     truncated: int = 0
     flat: int = 0
     unscored: int = 0
+    failures: int = 0
 
     def counters(self) -> dict[str, float]:
         """The counts, for a checkpoint."""
-        return {"truncated": self.truncated, "flat": self.flat, "unscored": self.unscored}
+        return {
+            "truncated": self.truncated,
+            "flat": self.flat,
+            "unscored": self.unscored,
+            "failures": self.failures,
+        }
 
     def restore(self, counters: Mapping[str, float]) -> None:
         """Continue from a checkpoint's counts."""
         self.truncated = int(counters.get("truncated", 0))
         self.flat = int(counters.get("flat", 0))
         self.unscored = int(counters.get("unscored", 0))
+        self.failures = int(counters.get("failures", 0))
 
     def observe(self, figures: Figures) -> list[str]:
         """Take one step's figures.
@@ -51,18 +63,13 @@ class Watch:
 
         Raises:
             NothingToLearn: A count has reached `stop.window`, or the judge failed on
-                `stop.unscored_share` of a role's rollouts.
+                `stop.unscored_share` of a role's answers.
         """
         roles = [role for role in Role if f"{role}.length" in figures]
         cut = max(figures[f"{role}.truncated"] for role in roles)
         level = min(figures[f"{role}.flat_correctness"] for role in roles)
         rates = [figures[f"{role}.unscored"] for role in roles]
-        if max(rates) >= self.config.unscored_share:
-            raise NothingToLearn(
-                f"the judge failed on {max(rates):.0%} of a role's replies (stop.unscored_share = "
-                f"{self.config.unscored_share:g}): training stopped, and the last state is saved. "
-                "Mend the verifier (its first failure is shown above in full), or raise the limit"
-            )
+        self._stop_where_the_judge_fails(figures, roles)
         lost = max(rates) > UNSCORED_SHARE
         self.truncated = self.truncated + 1 if cut >= self.config.truncated_share else 0
         self.flat = self.flat + 1 if level == 1.0 else 0
@@ -88,6 +95,24 @@ class Watch:
                     f"{what} in {count} steps in a row; training stops after {self.config.window}"
                 )
         return warnings
+
+    def _stop_where_the_judge_fails(self, figures: Figures, roles: Sequence[Role]) -> None:
+        """Replies without an answer are wrong unread, so only answers say how the judge does."""
+        failures = {role: figures[f"{role}.failures"] for role in roles}
+        answers = {role: figures[f"{role}.answers"] for role in roles}
+        if not any(answers.values()):
+            return
+        share = max(failures[role] / max(answers[role], 1) for role in roles)
+        if share < self.config.unscored_share:
+            self.failures = 0
+            return
+        self.failures += int(sum(failures.values()))
+        if self.failures >= ENOUGH_FAILURES:
+            raise NothingToLearn(
+                f"the judge failed on {share:.0%} of a role's answers (stop.unscored_share = "
+                f"{self.config.unscored_share:g}): training stopped, and the last state is saved. "
+                "Mend the verifier (its first failure is shown above in full), or raise the limit"
+            )
 
 
 _TRUNCATED = (

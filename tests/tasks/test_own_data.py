@@ -71,6 +71,23 @@ def test_a_folder_may_do_without_dev_and_test(tmp_path: Path) -> None:
     }
 
 
+def test_only_data_files_of_the_folder_are_splits(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", rows(*"abcdefgh"))
+    (tmp_path / "test.py").write_text("")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    write(tmp_path / "deep" / "deeper" / "test.jsonl", rows("x"))
+    assert load(tmp_path, dev_problems=2)[Split.TEST] == set()
+
+
+def test_a_split_in_an_unknown_format_is_not_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", rows(*"abcdefgh"))
+    (tmp_path / "valid.csv").write_text("question,answer\n")
+    with pytest.raises(DataError, match=r"valid\.csv looks like the dev split") as error:
+        load(tmp_path, dev_problems=2)
+    assert "(?:" not in str(error.value)
+
+
 def test_numbers_and_truth_values_are_answers(tmp_path: Path) -> None:
     answers = [14, 0.5, True, False, "14", -3]
     path = write(
@@ -168,7 +185,7 @@ def test_a_verifier_that_always_fails_stops_the_first_step(tmp_path: Path) -> No
         "        return True\n"
         "    raise RuntimeError('my mistake')\n"
     )
-    more = ["--run-dir", "run", "--set", "stop.unscored_share=0.01", "--set", "evaluation.every=0"]
+    more = ["--run-dir", "run", "--set", "evaluation.every=0"]
     done = run(tmp_path, *command, *more, "--set", "sampling.group_size=8")
     assert done.returncode == 1
     assert "stop.unscored_share" in done.stderr

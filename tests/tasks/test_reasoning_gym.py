@@ -25,6 +25,10 @@ BROKEN = {"game_of_life_halting"}
 """Data sets of reasoning-gym 0.1.25 whose scorer takes anything."""
 
 NEEDS_OPTIONS = {"composite"}
+PARTS = [
+    {"name": name, "weight": 1.0, "config": {}}
+    for name in ("chain_sum", "polynomial_multiplication")
+]
 ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
 
@@ -130,9 +134,105 @@ def test_a_scorer_that_runs_answers_is_found_by_its_source() -> None:
 
     for name, runs in (("countdown", True), ("n_queens", True), ("chain_sum", False)):
         assert runs_answers(type(reasoning_gym.create_dataset(name, seed=0, size=1))) is runs
-    # A parser of its own that only shares a name with sympy's runs nothing.
-    logic = reasoning_gym.create_dataset("propositional_logic", seed=0, size=1)
-    assert not runs_answers(type(logic))
+
+
+def test_the_scorers_that_run_answers_are_these() -> None:
+    """All of them in reasoning-gym 0.1.25, by reading their source.
+
+    codeio and basic_arithmetic run programs of their own while they generate, and no answer;
+    propositional_logic has a parser that shares a name with sympy's.
+    """
+    from reasoning_gym.factory import DATASETS
+
+    from agon.verifiers.generated_worker import runs_answers
+
+    assert {name for name, (kind, _) in DATASETS.items() if runs_answers(kind)} == {
+        *("binary_matrix", "bitwise_arithmetic", "countdown", "intermediate_integration"),
+        *("n_queens", "number_sorting", "polynomial_multiplication", "puzzle24"),
+        *("simple_integration", "spiral_matrix", "string_insertion"),
+    }
+
+
+def library(**names: Any) -> dict[str, Any]:
+    """What stands at the top of a module of the library."""
+    return {"__name__": "reasoning_gym.made_up", **names}
+
+
+@pytest.mark.parametrize(
+    ("body", "runs"),
+    [
+        ("return float(answer == entry)", False),
+        ("return eval(answer)", True),
+        ("return [eval(part) for part in answer]", True),
+        ("return self.helper(answer)", True),
+        ("return self.prop", True),
+        ("return beside(answer)", True),
+        ("return TABLE['x'](answer)", True),
+        ("return sp.simplify(answer)", True),
+        ("from sympy import simplify\n  return simplify(answer)", True),
+    ],
+)
+def test_a_scorer_is_followed_into_what_it_calls(body: str, runs: bool) -> None:
+    from agon.verifiers.generated_worker import runs_answers
+
+    sympy = pytest.importorskip("sympy")
+    names = library(sp=sympy)
+    exec("def beside(answer):\n  return exec(answer)\nTABLE = {'x': beside}", names)
+    exec(
+        "class Made:\n"
+        " def unused(self, answer):\n  return eval(answer)\n"
+        " def helper(self, answer):\n  return eval(answer)\n"
+        " @property\n"
+        " def prop(self):\n  return eval(self.x)\n"
+        f" def score_answer(self, answer, entry):\n  {body}\n",
+        names,
+    )
+    assert runs_answers(names["Made"]) is runs
+
+
+def test_a_composite_data_set_is_scored_by_its_parts(judge: PooledJudge) -> None:
+    asked = problems(load("composite", dataset_options={"datasets": PARTS}))
+    assert all(verdict.correct for verdict in judge.judge_golds(asked))
+    verdicts = judge.judge([(problem, "exec('1')") for problem in asked])
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.WRONG}
+    reasons = {verdict.reason for verdict in verdicts}
+    # Those of one part are scored, those of the other never reach their scorer.
+    assert any("may not stand" in reason for reason in reasons)
+    assert any("scored" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("answer", ["nan", "n a n", "(NaN)", "nan+0i", "inf", "1e999"])
+def test_an_answer_without_a_finite_number_is_near_nothing(answer: str, judge: PooledJudge) -> None:
+    """Its scorer's `min(1, exp(-distance))` is full where the distance is not a number."""
+    (problem,) = problems(load("complex_arithmetic"))[:1]
+    (verdict,) = judge.judge([(problem, answer)])
+    assert verdict.outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    ("own", "answer", "found"),
+    [
+        ("nan", "nan", False),  # a word, where no number is asked for
+        ("abc", "banana", False),
+        ("5 days", "in fact 5 days", False),
+        ("1 information", "2 informations", False),
+        ("3", "2e3", False),
+        ("3 nan", "nan 3", False),
+        (None, "nan", False),
+        ("3", "-Infinity", True),
+    ],
+)
+def test_only_what_stands_for_a_number_is_looked_at(
+    own: str | None, answer: str, found: bool
+) -> None:
+    assert generated.not_finite(own, answer) is found
+
+
+def test_json_answers_of_another_spacing_reach_their_scorer(judge: PooledJudge) -> None:
+    asked = [p for p in problems(load("codeio")) if ": " in own_answer(p)][:2]
+    assert asked
+    spaced = [(p, json.dumps(json.loads(own_answer(p)), indent=1)) for p in asked]
+    assert all(verdict.correct for verdict in judge.judge(spaced))
 
 
 def test_a_scorer_that_takes_nonsense_has_no_usable_golds(judge: PooledJudge) -> None:
@@ -173,6 +273,9 @@ def test_errors_name_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         load("chain_sum", dev_problems=600, dataset_options=ONE_DIGIT)
     with pytest.raises(ConfigError, match=r"task\.dataset"):
         build_config({}, ["task.name=reasoning_gym"])
+    named = ["task.name=reasoning_gym", "task.dataset=time_intervals"]
+    with pytest.raises(ConfigError, match=r"task\.dataset_options\.min_date"):
+        build_config({}, [*named, "task.dataset_options={min_date = 2020-01-01}"])
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
     cached_load.cache_clear()

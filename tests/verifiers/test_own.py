@@ -76,6 +76,16 @@ def test_a_check_without_end_is_wrong() -> None:
     assert verdict.outcome is Outcome.WRONG
 
 
+def test_a_slow_import_costs_no_check_its_time() -> None:
+    asked = Problem("slow", "?", "a", "own_slow:same")
+    limits = VerifierConfig(workers=1, seconds=1)
+    check_own_verifier(TaskConfig(name="jsonl", path="x", verifier=asked.verifier), limits)
+    with PooledJudge(limits) as judge:
+        verdicts = judge.judge([(asked, "a"), (asked, "b")])
+    assert [v.outcome for v in verdicts] == [Outcome.RIGHT, Outcome.WRONG]
+    assert {v.reason for v in verdicts} == {"own_slow:same says so"}
+
+
 def test_golds_are_checked_against_themselves_unless_they_are_no_answers(
     judge: PooledJudge,
 ) -> None:
@@ -94,6 +104,7 @@ def test_golds_are_checked_against_themselves_unless_they_are_no_answers(
         ("own_functions:missing", "has no attribute 'missing'"),
         ("own_functions:one_argument", "too many positional arguments"),
         ("own_functions:constant", "is int, expected a function"),
+        ("own_exit:verify", "SystemExit: 3"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_refused_by_name(spec: str, words: str) -> None:

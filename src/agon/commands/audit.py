@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from rich.console import Console
 
 from agon.commands.verdicts import Reasons, reason_lines, reason_records, shown, write_line
 from agon.commands.verify import CHUNK, open_judge, open_target
 from agon.config import TaskConfig
 from agon.errors import ConfigError, DataError
-from agon.recipes import parse_override
+from agon.recipes import build_task, parse_override
 from agon.records import Outcome, Problem, Verdict
 from agon.tasks import TaskData, load_task
 from agon.tasks.splits import Split
@@ -192,13 +191,9 @@ def task_config(
         else:
             others.append(override)
     try:
-        return TaskConfig.model_validate(values), others
-    except ValidationError as error:
-        problems = "; ".join(
-            f"task.{'.'.join(map(str, item['loc']))}: {item['msg']}, got {item['input']!r}"
-            for item in error.errors()
-        )
-        raise ConfigError(f"{problems}. TASK is the name of a task or a JSON Lines file") from error
+        return build_task(values), others
+    except ConfigError as error:
+        raise ConfigError(f"{error}. TASK is the name of a task or a JSON Lines file") from error
 
 
 def _counts(counts: Counter[Outcome]) -> str:

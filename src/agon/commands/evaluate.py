@@ -25,6 +25,7 @@ from agon.preflight import (
     check_settings,
     read_language,
 )
+from agon.recipes import build_task, parse_override
 from agon.records import Outcome, Problem
 from agon.runs import RunFolder, write_atomically
 from agon.tasks import check_golds, gold_notes, load_task
@@ -40,6 +41,7 @@ def evaluate_run(
     samples: int,
     task: str | None,
     path: str | None,
+    overrides: Sequence[str],
     console: Console,
 ) -> None:
     """Evaluate a run's newest adapters and write `evaluations/<split>.json`.
@@ -51,6 +53,7 @@ def evaluate_run(
         samples: Attempts for each problem.
         task: Another task than the run's; its name marks the result file.
         path: Local data of that task.
+        overrides: `task.field=value`, for that task or the run's.
         console: Where to write.
 
     Raises:
@@ -64,7 +67,7 @@ def evaluate_run(
     trained = folder.read_config()
     config = for_use(trained)
     check_settings(config)
-    chosen = task_config(config, task, path)
+    chosen = task_config(config, task, path, overrides)
     check_own_verifier(chosen, config.verifier)
     isolation = check_sandbox(chosen, config.code)
     if isolation is not None:
@@ -72,7 +75,7 @@ def evaluate_run(
     data = load_task(chosen)
     if not data.problems[Split(split)]:
         raise _no_problems(split, chosen)
-    name = split if task in (None, config.task.name) else f"{task}-{split}"
+    name = result_name(config.task, chosen, split)
     target = folder.evaluations / f"{name}.json"
     readings = 1 + read_count(target)
     language = read_language(config)
@@ -104,6 +107,14 @@ def evaluate_run(
     say(console, f"written: {target}")
 
 
+def result_name(trained: TaskConfig, chosen: TaskConfig, split: str) -> str:
+    """What marks a result file: the split, and the task where it is not the run's."""
+    moved = trained.model_copy(update={"path": chosen.path})  # the same data in another place
+    if chosen == moved:
+        return split
+    return "-".join((chosen.name, *((chosen.dataset,) if chosen.dataset else ()), split))
+
+
 def summaries_of(results: Mapping[str, Sequence[Attempt]], console: Console) -> dict[str, Summary]:
     """Figures of each system; one without any verdict is named and left out.
 
@@ -132,18 +143,29 @@ def _no_problems(split: str, task: TaskConfig) -> DataError:
     )
 
 
-def task_config(config: Config, task: str | None, path: str | None) -> TaskConfig:
-    """The run's task, or another one with the run's split sizes."""
+def task_config(
+    config: Config, task: str | None, path: str | None, overrides: Sequence[str]
+) -> TaskConfig:
+    """The run's task, or another one with the run's split sizes; with the overrides applied.
+
+    Raises:
+        ConfigError: An unknown task or setting, or a wrong value.
+    """
     values: dict[str, Any] = json.loads(config.task.model_dump_json())
-    if task is not None:
-        values |= {"name": task, "path": None}
+    if task is not None and task not in get_args(TaskName):
+        known = ", ".join(get_args(TaskName))
+        raise ConfigError(f"--task: got {task!r}, expected one of {known}")
+    if task not in (None, config.task.name):
+        sizes = ("dev_problems", "test_problems")
+        values = {"name": task} | {size: values[size] for size in sizes}
     if path is not None:
         values["path"] = path
-    try:
-        return TaskConfig.model_validate(values)
-    except ValueError as error:
-        known = ", ".join(get_args(TaskName))
-        raise ConfigError(f"--task: got {task!r}, expected one of {known}") from error
+    for override in overrides:
+        section, field, value = parse_override(override)
+        if section != "task":
+            raise ConfigError(f"--set: got {override!r}, but an evaluation changes only task.…")
+        values[field] = value
+    return build_task(values)
 
 
 def run_systems(

@@ -173,18 +173,20 @@ def checked_problems(
     """
     train_problems, dropped_train = check_golds(training_problems(data, config), judge)
     dev, dropped_dev = check_golds(dev_order(data, config, Split.DEV), judge)
+    notes = gold_notes((*dropped_train, *dropped_dev))
     size = config.training.problems_per_step
     if len(train_problems) < size:
         raise ConfigError(
             f"training.problems_per_step = {size}, but only {len(train_problems)} training "
-            "problems have a gold answer that can be judged: look at the data set's answers"
+            "problems have a gold answer that can be judged. "
+            + " ".join((*notes, "Look at the data set's answers, and at its verifier"))
         )
     if config.evaluation.every and not dev:
         raise DataError(
-            f"task {config.task.name} has no dev problem with a gold answer that can be judged: "
-            "set evaluation.every = 0, or look at the data set's answers"
+            f"task {config.task.name} has no dev problem with a gold answer that can be judged. "
+            + " ".join((*notes, "Set evaluation.every = 0, or look at the data set's answers"))
         )
-    return list(train_problems), list(dev), list(gold_notes((*dropped_train, *dropped_dev)))
+    return list(train_problems), list(dev), list(notes)
 
 
 def dev_order(data: TaskData, config: Config, split: Split) -> list[Problem]:

@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 from agon.tasks.splits import normalise_question
+from agon.verifiers.generated_worker import create
 
 
 def main(spec: str) -> None:
@@ -27,13 +28,9 @@ def main(spec: str) -> None:
 
 def generate(spec: dict[str, Any]) -> dict[str, Any]:
     """Entries, or what is wrong."""
-    import reasoning_gym  # type: ignore[import-untyped]
-
     name, options = spec["dataset"], spec["options"]
     try:
-        dataset = reasoning_gym.create_dataset(
-            name, seed=spec["seed"], size=spec["size"], **options
-        )
+        dataset = create(name, options, spec["seed"], spec["size"])
     except (TypeError, ValueError, AssertionError) as error:
         return {
             "config": f"task.dataset_options: {name} does not take {options}: "

@@ -15,11 +15,12 @@ from pathlib import Path
 from agon.config import TaskConfig
 from agon.errors import DataError
 from agon.records import Problem
-from agon.tasks.rows import Row, data_path, read_files, split_files
+from agon.tasks.rows import SUFFIXES, Row, data_path, read_files, split_files
 from agon.tasks.selection import hold_out, without_conflicts
 from agon.tasks.splits import Split, stable_id
 
 _SPLIT_NAMES = {Split.TRAIN: "train", Split.DEV: "(?:dev|valid|validation)", Split.TEST: "test"}
+_OTHER_FORMATS = frozenset({".csv", ".tsv", ".txt", ".arrow", ".xlsx", ".zip", ".gz", ".zst"})
 
 
 def load(config: TaskConfig) -> tuple[dict[Split, tuple[Problem, ...]], list[str]]:
@@ -61,14 +62,25 @@ def _problems(files: Iterable[Path], config: TaskConfig) -> Iterable[Problem]:
 
 
 def _files(folder: Path, split: Split) -> list[Path]:
-    """A split's files; none where the folder may do without."""
+    """A split's files; none where the folder may do without.
+
+    Raises:
+        DataError: There are none for train, or the only ones are of another format.
+    """
     pattern = _SPLIT_NAMES[split]
-    if split is Split.TRAIN:
+    try:
         return split_files(folder, pattern)
+    except DataError:
+        if split is Split.TRAIN:
+            raise
     named = re.compile(rf"{pattern}([-_.].*)?", re.IGNORECASE)
-    if not any(named.fullmatch(file.stem) for file in folder.rglob("*")):
-        return []
-    return split_files(folder, pattern)
+    for file in sorted(folder.iterdir()):
+        if file.suffix in _OTHER_FORMATS and named.fullmatch(file.stem) and file.is_file():
+            raise DataError(
+                f"task.path: {file} looks like the {split.value} split and is of no known format. "
+                f"Make it a file ending in {', '.join(SUFFIXES)}, or give it another name"
+            )
+    return []
 
 
 def _held_out(problems: list[Problem], dev: int, test: int) -> dict[Split, tuple[Problem, ...]]:

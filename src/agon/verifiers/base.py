@@ -25,6 +25,20 @@ class Contested(Exception):
         self.verdict = verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A worker's function with work to do before its check begins, such as a slow import.
+
+    Attributes:
+        prepare: Called with the first argument; costs none of the check's time, and what it raises
+            is not the item's doing.
+        function: Called with all arguments, within the limits.
+    """
+
+    prepare: Callable[[str], object]
+    function: Callable[..., Verdict]
+
+
 class Judge(Protocol):
     """Judges many answers at once."""
 

@@ -8,6 +8,7 @@ generator's own answer. The scorer needs the generator, which runs in a worker
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from agon.records import Outcome, Verdict
@@ -18,6 +19,8 @@ HASH_SEED = "0"
 
 MAX_CHARACTERS = 20_000
 """A longer answer is wrong."""
+
+_NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf(?:inity)?)(?![a-hk-z])|[0-9]e[+-]?[0-9]{4}")
 
 
 def gold_of(
@@ -55,7 +58,21 @@ def verify_quickly(gold: str, answer: str) -> Verdict | None:
         return Verdict(Outcome.RIGHT, "the generator's own answer")
     if len(answer) > MAX_CHARACTERS:
         return Verdict(Outcome.WRONG, f"more than {MAX_CHARACTERS} characters")
+    if not_finite(json.loads(gold)["answer"], answer):
+        return Verdict(Outcome.WRONG, "no finite number")
     return None
+
+
+def not_finite(own: str | None, answer: str) -> bool:
+    """Whether an answer speaks of infinity or of no number, where the generator's own has numbers.
+
+    To Python's `float` nan is a number, and some scorers find it near every other: a score of
+    `min(1, exp(-distance))` is full.
+    """
+    if own is None or not re.search("[0-9]", own):
+        return False
+    found = [_NOT_FINITE.search("".join(text.split()).lower()) for text in (own, answer)]
+    return found[0] is None and found[1] is not None
 
 
 def verify_gold_quickly(gold: str) -> Verdict | None:

@@ -4,36 +4,38 @@ The entry is generated again from its name, so that nothing of it has to survive
 JSON, and its data set's own scorer judges. An answer is right at the full score alone: a part of it
 is for an answer that is nearly right, or only well formed.
 
-Some scorers give the answer to `eval` or to sympy's parser, which is the same thing. They are
-found by reading their source, and their answers must first consist of numbers, operators, brackets,
-short quoted words and known names only (`HARMLESS`), within the bounds of `bounds`.
+Some scorers give the answer to `eval`, or to sympy, which does the same with text. They are found
+by following what the scorer's code calls (`runs_answers`), and their answers must first consist of
+numbers, operators, brackets, short quoted words and known names only (`HARMLESS`), within the
+bounds of `bounds`.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import re
-import sys
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import reasoning_gym  # type: ignore[import-untyped]
+from reasoning_gym.composite import (  # type: ignore[import-untyped]
+    CompositeDataset,
+    DatasetSpec,
+)
 
 from agon.records import Outcome, Verdict
 from agon.verifiers.bounds import over_bounds
+from agon.verifiers.generated import not_finite
 
 FULL_SCORE = 1.0 - 1e-9
 
-_NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|infinity|inf)[ij]?(?![a-z])", re.IGNORECASE)
-"""To a scorer that measures a distance, nan may be near every number (complex_arithmetic)."""
-
-NONSENSE = "nonsense"
+NONSENSE = ("nonsense", "nan")
 """What no scorer may take; one of reasoning-gym 0.1.25 (game_of_life_halting) does."""
 
-RUNNERS = frozenset({"eval", "exec", "compile"})
-SYMPY_RUNNERS = frozenset({"parse_expr", "sympify", "S"})
+RUNNERS = frozenset({"eval", "exec"})
 
 NAMES = frozenset(
     {"sin", "cos", "tan", "exp", "log", "sqrt", "asin", "acos", "atan", "sinh", "cosh", "tanh"}
@@ -42,7 +44,8 @@ NAMES = frozenset(
 """Words that may stand in an answer that is going to be evaluated, besides single letters."""
 
 HARMLESS = re.compile(
-    r"(?:\s|[0-9]+(?:\.[0-9]+)?|\.[0-9]+|[-+*/^()\[\],=]|'[A-Za-z0-9_ .+-]*'|\"[A-Za-z0-9_ .+-]*\"|"
+    r"(?:\s|[0-9]+(?:\.[0-9]+)?|\.[0-9]+|[-+*/^()\[\],=]|"
+    r"(?P<quote>['\"])(?:[A-Za-z0-9_ +-]*|-?[0-9]+\.[0-9]+)(?P=quote)|"
     r"(?<!\w)_(?!\w)|-?0x[0-9a-f]+\b|"
     r"(?P<word>[A-Za-z]+))"
 )
@@ -56,10 +59,10 @@ def verify(gold: str, answer: str) -> Verdict:
     """
     fields = json.loads(gold)
     dataset, entry = _entry(json.dumps(fields, sort_keys=True))
-    if runs_answers(type(dataset)) and (reason := not_harmless(answer)) is not None:
+    if runs_answers(dataset.__class__) and (reason := not_harmless(answer)) is not None:
         return Verdict(Outcome.WRONG, reason)
-    if _NOT_FINITE.search(answer) and re.search(r"[0-9]", entry["answer"] or ""):
-        return Verdict(Outcome.WRONG, "not a finite number")
+    if not_finite(entry["answer"], answer):
+        return Verdict(Outcome.WRONG, "no finite number")
     try:
         score = float(dataset.score_answer(answer, entry))
     except MemoryError:
@@ -81,8 +84,9 @@ def verify_gold(gold: str) -> Verdict:
     """
     fields = json.loads(gold)
     dataset, entry = _entry(json.dumps(fields, sort_keys=True))
-    if _scores(dataset, entry, NONSENSE):
-        return Verdict(Outcome.WRONG, f"its scorer takes {NONSENSE!r}, and so perhaps anything")
+    for text in NONSENSE:
+        if not not_finite(entry["answer"], text) and _scores(dataset, entry, text):
+            return Verdict(Outcome.WRONG, f"its scorer takes {text!r}, and so perhaps anything")
     if entry["answer"] is None:
         return Verdict(Outcome.RIGHT, "many answers are right")
     score = float(dataset.score_answer(entry["answer"], entry))
@@ -101,7 +105,7 @@ def _scores(dataset: Any, entry: dict[str, Any], answer: str) -> bool:
 
 @lru_cache(maxsize=512)
 def _entry(gold: str) -> tuple[Any, dict[str, Any]]:
-    """A data set and one of its entries, generated again."""
+    """One of a data set's entries, generated again, and the data set that scores it."""
     fields = json.loads(gold)
     options = json.dumps(fields["options"], sort_keys=True)
     dataset = _dataset(fields["dataset"], options, fields["seed"], fields["size"])
@@ -111,39 +115,92 @@ def _entry(gold: str) -> tuple[Any, dict[str, Any]]:
             f"{fields['dataset']} gives another entry {fields['index']} than when the problem was "
             "made: the installed reasoning-gym is another version"
         )
+    if isinstance(dataset, CompositeDataset):
+        dataset = dataset.datasets[entry["metadata"]["source_dataset"]]
     return dataset, entry
 
 
 @lru_cache(maxsize=8)
 def _dataset(name: str, options: str, seed: int, size: int) -> Any:
-    return reasoning_gym.create_dataset(name, seed=seed, size=size, **json.loads(options))
+    return create(name, json.loads(options), seed, size)
 
 
-def runs_answers(kind: type[Any]) -> bool:
-    """Whether any module that defines a data set's class evaluates text as a program."""
-    modules = {base.__module__ for base in kind.__mro__ if base.__module__ != "builtins"}
-    return any(map(_evaluates, modules))
+def create(name: str, options: dict[str, Any], seed: int, size: int) -> Any:
+    """A data set; the parts of a composite one are plain tables with name, weight and config.
+
+    Raises:
+        TypeError: The data set has no such option.
+        ValueError: An option has a value that cannot be.
+        AssertionError: Likewise, in reasoning-gym's own words.
+    """
+    if name == "composite" and "datasets" in options:
+        parts = [DatasetSpec(**part) for part in options["datasets"]]
+        options = options | {"datasets": parts}
+    return reasoning_gym.create_dataset(name, seed=seed, size=size, **options)
 
 
-@lru_cache(maxsize=256)
-def _evaluates(module: str) -> bool:
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    from_sympy = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sympy")
-        for alias in node.names
-    }
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
+@cache
+def runs_answers(kind: Any) -> bool:
+    """Whether a data set's scorer, or what it may call, evaluates text as a program.
+
+    The library's code is followed by the names in it, whatever they are called on, so that too
+    much is followed and not too little. Anything of sympy's counts: its functions parse text.
+    """
+    classes = [base for base in kind.__mro__ if _of_library(base)]
+    waiting: list[Any] = [kind.score_answer, kind.__init__]
+    seen = set()
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, FunctionType) or function in seen:
             continue
-        called = node.func
-        if isinstance(called, ast.Name):
-            if called.id in RUNNERS or (called.id in SYMPY_RUNNERS and called.id in from_sympy):
+        seen.add(function)
+        for name in _names(function.__code__):
+            known = function.__globals__.get(name)
+            if name == "sympy" or _home(known).partition(".")[0] == "sympy":
                 return True
-        elif isinstance(called, ast.Attribute) and called.attr in SYMPY_RUNNERS:
-            return True
+            if name in RUNNERS and not _of_library(known):
+                return True
+            meant = [vars(base)[name] for base in classes if name in vars(base)]
+            if not any(known is base for base in classes):  # their parts are followed by name
+                meant.append(known)
+            waiting += [part for value in meant for part in _functions(value)]
     return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The global names and attributes in a function's code and in the functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _functions(value: Any) -> Iterator[Any]:
+    """The library's functions that a value is, or holds as a class, property or table."""
+    if isinstance(value, type):
+        if _of_library(value):
+            for part in vars(value).values():
+                yield from () if isinstance(part, type) else _functions(part)
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _functions(part) if callable(part) else ()
+    elif isinstance(value, property):
+        yield value.fget
+    elif isinstance(value, classmethod | staticmethod):
+        yield value.__func__
+    elif callable(value) and _of_library(value):
+        yield value
+
+
+def _of_library(value: Any) -> bool:
+    return _home(value).partition(".")[0] == "reasoning_gym"
+
+
+def _home(value: Any) -> str:
+    """The module that a value is, or was defined in."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return str(getattr(value, "__module__", ""))
 
 
 def not_harmless(answer: str) -> str | None:

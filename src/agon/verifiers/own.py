@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any
 
 from agon.records import Outcome, Verdict
-from agon.verifiers.base import Verifier
+from agon.verifiers.base import Prepared, Verifier
 
 GOLD_IS_ANSWER = "gold_is_answer"
 """Attribute by which a function says that its golds are no answers."""
@@ -41,8 +41,8 @@ def verifier_of(spec: str) -> Verifier:
     )
 
 
-def verify(spec: str, gold: str, answer: str) -> Verdict:
-    """Call the user's function; meant to run in a worker.
+def _verify(spec: str, gold: str, answer: str) -> Verdict:
+    """Call the user's function.
 
     Raises:
         TypeError: It returned neither a bool nor a `Verdict`.
@@ -51,8 +51,8 @@ def verify(spec: str, gold: str, answer: str) -> Verdict:
     return _verdict(spec, _function(spec)(gold, answer))
 
 
-def verify_gold(spec: str, gold: str) -> Verdict:
-    """Whether answers can be judged against a gold answer; meant to run in a worker.
+def _verify_gold(spec: str, gold: str) -> Verdict:
+    """Whether answers can be judged against a gold answer.
 
     Raises:
         TypeError: It returned neither a bool nor a `Verdict`.
@@ -72,12 +72,11 @@ def verify_gold(spec: str, gold: str) -> Verdict:
     )
 
 
-def check(spec: str) -> Verdict:
-    """Import the function and look at it; meant to run in a worker.
+def _check(spec: str) -> Verdict:
+    """Look at the function.
 
     Raises:
         TypeError: It cannot be called with a gold answer and an answer.
-        Exception: Whatever the import raises.
     """
     function = _function(spec)
     if not callable(function):
@@ -99,6 +98,12 @@ def _function(spec: str) -> Callable[[str, str], Any]:
     module, _, name = spec.partition(":")
     function: Callable[[str, str], Any] = getattr(importlib.import_module(module), name)
     return function
+
+
+verify = Prepared(_function, _verify)
+verify_gold = Prepared(_function, _verify_gold)
+check = Prepared(_function, _check)
+"""What workers are asked to do; the user's import, which may be slow, costs no check its time."""
 
 
 def _verdict(spec: str, result: Any) -> Verdict:

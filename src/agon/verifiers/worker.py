@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Any
 
 from agon.records import Outcome, Verdict
-from agon.verifiers.base import Contested
+from agon.verifiers.base import Contested, Prepared
 
 MAX_DETAIL = 4_000
 """Most characters of a verdict's detail; of a traceback the last ones, which name the error."""
@@ -75,10 +75,13 @@ def _import_all(channel: Connection, modules: tuple[str, ...]) -> bool:
 def _serve(channel: Connection, name: str, arguments: list[str], seconds: float) -> None:
     try:
         function = _function(name)
+        if isinstance(function, Prepared):
+            function.prepare(arguments[0])
+            function = function.function
     except MemoryError:  # a fresh worker may have room, so this one ends
         raise
-    except Exception as error:  # before the check began, so not the item's doing
-        channel.send_bytes(_failure(f"cannot import {name}", error, usable=True))
+    except (Exception, SystemExit) as error:  # before the check began, so not the item's doing
+        channel.send_bytes(_failure(f"cannot prepare {name}", error, usable=True))
         return
     channel.send_bytes(_encode("begun"))
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -107,9 +110,11 @@ def _judge(name: str, function: Callable[..., Verdict], arguments: list[str]) ->
         return _encode("memory")
 
 
-def _function(name: str) -> Callable[..., Verdict]:
+def _function(name: str) -> Callable[..., Verdict] | Prepared:
     module, _, attribute = name.rpartition(".")
-    function: Callable[..., Verdict] = getattr(importlib.import_module(module), attribute)
+    function: Callable[..., Verdict] | Prepared = getattr(
+        importlib.import_module(module), attribute
+    )
     return function
 
 
