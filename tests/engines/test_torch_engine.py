@@ -267,6 +267,50 @@ def test_truncated_says_whether_an_end_token_was_reached() -> None:
         assert len(completion.token_ids) == 12 or not completion.truncated
 
 
+@pytest.mark.parametrize("slots", [1, 3, 64])
+def test_a_limit_of_its_own_cuts_a_row_and_changes_nothing_before(slots: int) -> None:
+    """Without an end token lengths are the limits, and each row begins as its longest sample."""
+    prompts = prompts_of(5, 2, 30, 9, 9, 14) * 2
+    keys, limits = keys_of(12), [1, 20, 3, 2, 40, 7, 40, 1, 1, 19, 5, 33]
+    engine = engine_of("gemma3", slots=slots, ends=())
+    whole = engine.generate(prompts, "b", Sampling(40), keys)
+    cut = engine.generate(prompts, "b", Sampling(40), keys, limits=limits)
+    assert {len(completion.token_ids) for completion in whole} == {40}
+    for one, other, limit in zip(cut, whole, limits, strict=True):
+        assert one.token_ids == other.token_ids[:limit]
+        assert one.truncated
+        np.testing.assert_allclose(one.logprobs, other.logprobs[:limit], atol=1e-4)
+
+
+def test_an_end_token_comes_before_its_rows_limit() -> None:
+    ends = tuple(range(1, 20))
+    prompts, limits = prompts_of(*[4] * 40), [6, 12] * 20
+    engine = engine_of("llama", ends=ends)
+    completions = engine.generate(prompts, "a", Sampling(12), keys_of(40), limits=limits)
+    assert {completion.truncated for completion in completions} == {True, False}
+    for completion, limit in zip(completions, limits, strict=True):
+        assert completion.truncated == (completion.token_ids[-1] not in ends)
+        assert len(completion.token_ids) <= limit
+        assert len(completion.token_ids) == limit or not completion.truncated
+
+
+def test_a_row_needs_room_for_its_own_limit_alone() -> None:
+    engine, prompts = engine_of("llama", ends=()), prompts_of(250, 3)
+    completions = engine.generate(prompts, "a", Sampling(240), keys_of(2), limits=[6, 240])
+    assert [len(completion.token_ids) for completion in completions] == [6, 240]
+    with pytest.raises(EngineError, match=r"250 tokens and its limit = 7 make 257.*256"):
+        engine.generate(prompts, "a", Sampling(240), keys_of(2), limits=[7, 240])
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [([5], "2 prompts came with 1 limits"), ([5, 0], "between 0 and 5"), ([5, 9], "expected 1 to")],
+)
+def test_limits_out_of_range_are_refused(limits: list[int], words: str) -> None:
+    with pytest.raises(EngineError, match=words):
+        engine_of("llama").generate(prompts_of(3, 4), "a", Sampling(8), keys_of(2), limits=limits)
+
+
 def test_each_policy_writes_its_own_completions() -> None:
     prompts = prompts_of(6) * 4
     engine = engine_of("qwen3")

@@ -100,17 +100,27 @@ class TorchEngine:
         sampling: Sampling,
         keys: Sequence[str],
         on_token: OnToken | None = None,
+        limits: Sequence[int] | None = None,
     ) -> list[Completion]:
         """Sample one completion for each prompt, in order; see `agon.engines.base.Engine`.
 
         Log-probabilities and entropies are those of the tempered distribution over the whole
         vocabulary, in nats; at temperature 0 those of temperature 1.
 
+        Args:
+            prompts: Repeated prompts are prefilled once.
+            policy: `base`, `a` or `b`.
+            sampling: Length limit and temperature.
+            keys: One for each prompt; a completion's randomness hangs on its key alone.
+            on_token: Told each token as it is sampled.
+            limits: Completion limit in tokens of each prompt, from 1 to
+                `sampling.max_new_tokens`; None is the latter for all.
+
         Raises:
-            EngineError: A prompt and its limit do not fit the context, a prompt is empty, the
-                policy is unknown, or the model's logits are not finite.
+            EngineError: A prompt and its limit do not fit the context, a prompt is empty, a limit
+                is out of range, the policy is unknown, or the model's logits are not finite.
         """
-        self._check(prompts, policy, sampling, keys)
+        limit_R = self._check(prompts, policy, sampling, keys, limits)
         if not prompts:
             return []
         version = PolicyVersion(policy, self.policies.version(policy))
@@ -121,32 +131,55 @@ class TorchEngine:
             torch.inference_mode(),
             self._folded.applied(adapter) if self._folded else nullcontext(),
         ):
-            loop = _Loop(self, prompts, sampling, keys, on_token)
+            loop = _Loop(self, prompts, sampling, keys, on_token, limit_R)
             loop.run()
         return loop.completions(version)
 
     def _check(
-        self, prompts: Sequence[Prompt], policy: str, sampling: Sampling, keys: Sequence[str]
-    ) -> None:
+        self,
+        prompts: Sequence[Prompt],
+        policy: str,
+        sampling: Sampling,
+        keys: Sequence[str],
+        limits: Sequence[int] | None,
+    ) -> np.ndarray:
+        """Refuse what cannot be sampled; return each request's completion limit, (R,)."""
         known = [BASE, *self.policies.model.peft_config]
         if policy not in known:
             raise EngineError(f"unknown policy {policy!r}: expected one of {', '.join(known)}")
         if len(keys) != len(prompts):
             raise EngineError(f"{len(prompts)} prompts came with {len(keys)} keys: give one each")
-        if sampling.max_new_tokens < 1:
+        most = sampling.max_new_tokens
+        if most < 1:
+            raise EngineError(f"sampling.max_new_tokens is {most}, expected 1 or more")
+        limit_R = np.full(len(prompts), most) if limits is None else np.asarray(limits, dtype=int)
+        if limit_R.shape != (len(prompts),):
             raise EngineError(
-                f"sampling.max_new_tokens is {sampling.max_new_tokens}, expected 1 or more"
+                f"{len(prompts)} prompts came with {len(limit_R)} limits: give one each"
             )
-        longest = max((len(prompt.token_ids) for prompt in prompts), default=0)
-        if longest + sampling.max_new_tokens > self.context_limit:
+        if len(limit_R) and not 1 <= limit_R.min() <= limit_R.max() <= most:
             raise EngineError(
-                f"a prompt of {longest} tokens and sampling.max_new_tokens = "
-                f"{sampling.max_new_tokens} make {longest + sampling.max_new_tokens}, but the "
-                f"model's context holds {self.context_limit}: lower sampling.max_new_tokens (or "
+                f"the limits lie between {limit_R.min()} and {limit_R.max()}, expected 1 to "
+                f"sampling.max_new_tokens = {most}"
+            )
+        longest, limit = max(
+            (
+                (len(prompt.token_ids), int(limit))
+                for prompt, limit in zip(prompts, limit_R, strict=True)
+            ),
+            key=sum,
+            default=(0, 0),
+        )
+        if longest + limit > self.context_limit:
+            name = "sampling.max_new_tokens" if limits is None else "its limit"
+            raise EngineError(
+                f"a prompt of {longest} tokens and {name} = {limit} make {longest + limit}, but "
+                f"the model's context holds {self.context_limit}: lower {name} (or "
                 "game.max_summary_tokens, which lengthens the challenger's prompt)"
             )
         if any(not prompt.token_ids for prompt in prompts):
             raise EngineError("a prompt has no tokens: there is nothing to continue")
+        return limit_R
 
     def forward(self, ids: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
         """Logits after each row's last token, (rows, V), in the model's type."""
@@ -172,6 +205,7 @@ class _Loop:
         sampling: Sampling,
         keys: Sequence[str],
         on_token: OnToken | None,
+        limit_R: np.ndarray,
     ) -> None:
         self.engine = engine
         self.prompts = [prompt.token_ids for prompt in prompts]
@@ -179,8 +213,9 @@ class _Loop:
         self.on_token = on_token
         self.device = engine.base.device
         self.dtype = engine.base.dtype
-        self.limit = max(map(len, self.prompts)) + sampling.max_new_tokens
-        self.cache = SlotCache(engine.windows_L, self.limit)
+        self.limit_R = limit_R
+        longest = int((np.array([len(ids) for ids in self.prompts]) + limit_R).max())
+        self.cache = SlotCache(engine.windows_L, longest)
         self.generators = [generator(key) for key in keys]
         self.uniforms_RD = np.empty((len(keys), _DRAWS))
         # Taken from the end. Long prompts first, so that later ones fit to the left of the cache's
@@ -321,7 +356,7 @@ class _Loop:
             for request, token in zip(request_B.tolist(), noted_3B[0].tolist(), strict=True):
                 self.on_token(request, int(token))
         ended_B = np.isin(noted_3B[0], self.engine.end_token_ids)
-        return tokens_B, ended_B | (count_B + 1 == self.sampling.max_new_tokens)
+        return tokens_B, ended_B | (count_B + 1 == self.limit_R[request_B])
 
     def completions(self, version: PolicyVersion) -> list[Completion]:
         """What was sampled, put together by request."""
