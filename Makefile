@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TORCH_PIN := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo test test-slow lint types check smollm2 clean
+.PHONY: help demo test test-slow lint types check smollm2 bench bench-peers clean
 
 help:
 	@echo "make demo       train GRPO and Agon on the embedded model and compare them"
@@ -21,6 +21,8 @@ help:
 	@echo "make test-slow  run the slow tests too"
 	@echo "make check      lint, format and types"
 	@echo "make smollm2    build a local SmolLM2-135M-Instruct checkpoint"
+	@echo "make bench-peers install TRL and CoMLRL into environments of their own"
+	@echo "make bench      measure speed and memory beside them (hours; BENCH=--quick: a minute)"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -56,6 +58,23 @@ check: lint types
 
 smollm2: $(VENV)/.dev
 	$(BIN)/python scripts/build_smollm2.py
+
+# The peers run in their own environments; benchmarks/peers names the versions.
+bench-peers: .venv-trl/.done .venv-comlrl/.done
+
+.venv-%/.done: benchmarks/peers/%-requirements.txt
+	$(PYTHON) -m venv .venv-$*
+	$(if $(TORCH_INDEX),.venv-$*/bin/pip install --quiet $(TORCH_PIN) --index-url $(TORCH_INDEX))
+	.venv-$*/bin/pip install --quiet --requirement $<
+	@touch $@
+
+# BENCH holds options for all four, such as --quick or --model embedded.
+bench: $(VENV)/.dev
+	mkdir -p build/bench
+	$(BIN)/python benchmarks/sampling.py $(BENCH) --json build/bench/sampling.json
+	$(BIN)/python benchmarks/update.py $(BENCH) --json build/bench/update.json
+	$(BIN)/python benchmarks/step.py $(BENCH) --json build/bench/step.json
+	$(BIN)/python benchmarks/growth.py $(BENCH) --json build/bench/growth.json --out build/bench/growth.png
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -90,8 +90,7 @@ def build_config(
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
-        problems = "\n".join(f"  {_sentence(item)}" for item in error.errors())
-        raise ConfigError(f"{origin} cannot be used:\n{problems}") from error
+        raise ConfigError(f"{origin} cannot be used:\n{sentences(error)}") from error
 
 
 def build_task(values: Mapping[str, Any]) -> TaskConfig:
@@ -126,6 +125,11 @@ def parse_override(text: str) -> tuple[str, str, Any]:
         return section, field, tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         return section, field, raw
+
+
+def sentences(error: ValidationError) -> str:
+    """What is wrong, a line for each field."""
+    return "\n".join(f"  {_sentence(item)}" for item in error.errors())
 
 
 def _sentence(item: Any) -> str:

@@ -382,7 +382,7 @@ def test_memory_grows_with_the_rows_and_not_with_their_limit(window: int | None,
     lane, columns = Lane(window), set()
     prompt = torch.zeros(3, 2, 20, 4)
     lane.lay_out((prompt, prompt), 3, 0, 0, 20, limit=32_000)
-    lane.insert(0, (prompt, prompt))
+    lane.insert(0, (prompt, prompt), [0, 1, 2])
     for length in range(20, 500):
         token = torch.full((3, 2, 1, 4), float(length))
         if lane.full(0):

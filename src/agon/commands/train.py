@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from agon import process
 from agon.checkpoints import latest_checkpoint, load_checkpoint
 from agon.config import Config, leaves
 from agon.display import Display, caution, say
@@ -78,18 +79,36 @@ def train(
     if dry_run:
         show_plan(config, overrides, folder, console)
         return 0
+    return train_run(config, overrides, folder, resume is not None, console)
+
+
+def train_run(
+    config: Config,
+    overrides: Sequence[str],
+    folder: RunFolder,
+    resumed: bool,
+    console: Console,
+) -> int:
+    """Train a configuration in a new folder, or continue the run that stands there.
+
+    Returns:
+        The process's exit status: 0, or 130 after Ctrl-C.
+
+    Raises:
+        AgonError: Anything that the user can mend.
+    """
     check_settings(config)
     check_trackers(config)
     check_own_verifier(config.task, config.verifier)
     isolation = check_sandbox(config.task, config.code)
     if isolation is not None:
         say(console, isolation)
-    if resume is None:
+    if not resumed:
         folder.check_new()
     data = read_task(config)
     language = read_language(config)
     check_context(config, language, data, shows_summaries(config))
-    return _run(config, overrides, folder, language, data, resume is not None, console)
+    return _run(config, overrides, folder, language, data, resumed, console)
 
 
 def _run(
@@ -212,7 +231,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": device,
         "threads": torch.get_num_threads(),
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+        **process.settings(),
         **versions,
     }
 

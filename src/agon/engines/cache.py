@@ -15,6 +15,7 @@ width, L layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -53,17 +54,25 @@ class Lane:
         start = self.end - self.visible(length)
         return tuple(buffer[:rows, :, start : self.end] for buffer in self.buffers_BHCD)
 
-    def insert(self, row: int, states_MHTD: tuple[Tensor, ...]) -> None:
+    def insert(self, row: int, states_UHTD: tuple[Tensor, ...], sources_M: Sequence[int]) -> None:
         """Write the rows from `row` on, their last column being the lane's last.
 
         What lies to their left is zeroed: masked values still enter a product with zero, which
         would spread the NaN that fresh memory may hold.
+
+        Args:
+            row: The first.
+            states_UHTD: Keys and values, of which every new row takes one.
+            sources_M: Which; neighbours that take the same are written at once.
         """
-        width = min(states_MHTD[0].shape[2], self.end)
-        rows = slice(row, row + states_MHTD[0].shape[0])
-        for buffer_BHCD, state_MHTD in zip(self.buffers_BHCD, states_MHTD, strict=True):
-            buffer_BHCD[rows, :, : self.end - width] = 0
-            buffer_BHCD[rows, :, self.end - width : self.end] = state_MHTD[:, :, -width:]
+        width = min(states_UHTD[0].shape[2], self.end)
+        for buffer_BHCD, state_UHTD in zip(self.buffers_BHCD, states_UHTD, strict=True):
+            begin = row
+            for source, copies in groupby(sources_M):
+                rows = slice(begin, begin + sum(1 for _ in copies))
+                buffer_BHCD[rows, :, : self.end - width] = 0
+                buffer_BHCD[rows, :, self.end - width : self.end] = state_UHTD[source, :, -width:]
+                begin = rows.stop
 
     def move(self, sources: Tensor, targets: Tensor, length: int) -> None:
         """Copy rows onto others, as far back as `length` tokens."""
@@ -167,14 +176,15 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is untyped
                 layers without any of their own.
             rows_M: Which of the U prefilled rows each new row takes.
         """
+        sources_M = rows_M.tolist()
         for lane, states in zip(self.lanes, states_L, strict=False):
             if states is None:
                 continue
             incoming = states[0].shape[2]
             if lane.full(incoming):
                 lane.lay_out(states, self.rows_wanted, self.rows, self.length, incoming, self.limit)
-            lane.insert(self.rows, tuple(state_UHTD[rows_M] for state_UHTD in states))
-        self.rows += rows_M.shape[0]
+            lane.insert(self.rows, states, sources_M)
+        self.rows += len(sources_M)
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy rows onto finished ones in every layer."""

@@ -86,7 +86,8 @@ class _Product:
         self.weight_IO, self.bias_O = weight_IO, bias_O
 
     def __call__(self, x: Tensor) -> Tensor:
-        product = x @ self.weight_IO
+        # A slice of a prefill is not contiguous: `@` would multiply it row by row.
+        product = (x.reshape(-1, x.shape[-1]) @ self.weight_IO).view(*x.shape[:-1], -1)
         return product if self.bias_O is None else product + self.bias_O
 
 

@@ -3,7 +3,7 @@
 Small vocabularies are searched in one level. Large ones in two: sums of blocks first, then inside
 the block that holds the random number, so that double precision costs next to nothing.
 
-Dimensions: B rows, V vocabulary, N blocks of K tokens.
+Dimensions: B rows, R of them at a time, V vocabulary, N blocks of K tokens.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ _BLOCK = 128
 
 _ONE_LEVEL = 1024
 """Vocabularies up to this size are searched in one level."""
+
+_CACHED = 2**20
+"""Numbers of a block of rows that stays in a core's cache while it is worked on (4 MiB). Whole
+batches would go to memory and back a dozen times, and new memory for each result costs more still:
+the kernel clears every page of it."""
 
 _LOWEST = -1e4
 """Stands for minus infinity among shifted logits: its exponential is 0 and 0 times it is 0."""
@@ -44,26 +49,49 @@ def sample(
         Tokens, their log-probabilities and the entropies of the distributions (nats, double).
         A token of zero probability is never drawn.
     """
-    logits_BV = logits_BV.float()
-    if uniforms_B is not None and temperature != 1:
-        logits_BV = logits_BV / temperature
-    shifted_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)).clamp_(min=_LOWEST)
-    weights_BV = shifted_BV.exp()
-    expected_B = torch.linalg.vecdot(weights_BV, shifted_BV).double()
-    if weights_BV.shape[1] <= _ONE_LEVEL:
-        blocks_BNK = weights_BV.double()[:, None]
+    rows = len(logits_BV)
+    if logits_BV.device.type == "cpu":
+        rows = max(1, _CACHED // logits_BV.shape[1])
+    scratch_2RV = logits_BV.new_empty((2, min(rows, len(logits_BV)), logits_BV.shape[1])).float()
+    parts = [
+        _sample(
+            logits_BV[start : start + rows],
+            None if uniforms_B is None else uniforms_B[start : start + rows],
+            temperature,
+            scratch_2RV,
+        )
+        for start in range(0, len(logits_BV), rows)
+    ]
+    tokens_B, logprobs_B, entropies_B = (torch.cat(part) for part in zip(*parts, strict=True))
+    return tokens_B, logprobs_B, entropies_B
+
+
+def _sample(
+    logits_RV: Tensor, uniforms_R: Tensor | None, temperature: float, scratch_2RV: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `sample`, for rows that fit the scratch memory."""
+    shifted_RV, weights_RV = scratch_2RV[:, : len(logits_RV)]
+    shifted_RV.copy_(logits_RV)
+    if uniforms_R is not None and temperature != 1:
+        shifted_RV /= temperature
+    shifted_RV -= shifted_RV.amax(-1, keepdim=True)
+    shifted_RV.clamp_(min=_LOWEST)
+    torch.exp(shifted_RV, out=weights_RV)
+    if weights_RV.shape[1] <= _ONE_LEVEL:
+        blocks_RNK = weights_RV.double()[:, None]
     else:
-        padding = -weights_BV.shape[1] % _BLOCK
-        padded_BV = torch.nn.functional.pad(weights_BV, (0, padding)) if padding else weights_BV
-        blocks_BNK = padded_BV.view(len(padded_BV), -1, _BLOCK)
-    sums_BN = blocks_BNK.sum(-1).double()
-    total_B = sums_BN.sum(-1)
-    if uniforms_B is None:
-        tokens_B = shifted_BV.argmax(-1)
+        padding = -weights_RV.shape[1] % _BLOCK
+        padded_RV = torch.nn.functional.pad(weights_RV, (0, padding)) if padding else weights_RV
+        blocks_RNK = padded_RV.view(len(padded_RV), -1, _BLOCK)
+    sums_RN = blocks_RNK.sum(-1).double()
+    total_R = sums_RN.sum(-1)
+    if uniforms_R is None:
+        tokens_R = shifted_RV.argmax(-1)
     else:
-        tokens_B = _search(blocks_BNK, sums_BN, uniforms_B * total_B)
-    logprobs_B = shifted_BV.gather(1, tokens_B[:, None])[:, 0].double() - total_B.log()
-    return tokens_B, logprobs_B, total_B.log() - expected_B / total_B
+        tokens_R = _search(blocks_RNK, sums_RN, uniforms_R * total_R)
+    logprobs_R = shifted_RV.gather(1, tokens_R[:, None])[:, 0].double() - total_R.log()
+    expected_R = shifted_RV.mul_(weights_RV).sum(-1).double()
+    return tokens_R, logprobs_R, total_R.log() - expected_R / total_R
 
 
 def _search(blocks_BNK: Tensor, sums_BN: Tensor, target_B: Tensor) -> Tensor:
