@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agon.process import prepare
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Idle OpenMP threads that spin cost several times the work when another process wants the core;
-# the setting counts only if it is there before torch starts.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Tokenizers warn about, and switch off, their own threads once worker processes are forked.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+prepare()
 
 app = typer.Typer(
     help="Train two reasoning policies against each other over one frozen model.",
@@ -166,6 +163,60 @@ def demo(
     from agon.commands.demo import demo as command
 
     raise typer.Exit(command(out, overrides or [], _console()))
+
+
+experiment = typer.Typer(help="Arms x seeds: run a whole comparison.", no_args_is_help=True)
+app.add_typer(experiment, name="experiment")
+
+SpecFile = Annotated[Path, typer.Argument(help="An experiment's TOML file.")]
+ResultsFolder = Annotated[
+    Path | None, typer.Option(help="Result files; by default beside the experiment's file.")
+]
+RunsFolder = Annotated[Path | None, typer.Option(help="Run folders and logs.")]
+
+
+@experiment.command("run")
+def experiment_run(
+    file: SpecFile,
+    results: ResultsFolder = None,
+    runs: RunsFolder = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Cells that run at once; as many as cores.")
+    ] = None,
+    part: Annotated[
+        str, typer.Option("--slice", metavar="I/N", help="This machine's share of the cells.")
+    ] = "1/1",
+    arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Only this seed; repeatable.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what there is to do.")] = False,
+) -> None:
+    """Run every cell that has no result file yet; the same command continues."""
+    from agon.commands.experiment import run as command
+
+    options = (results, runs, jobs, part, arm or [], seed or [], dry_run, _console())
+    raise typer.Exit(command(file, *options))
+
+
+@experiment.command("table")
+def experiment_table(file: SpecFile, results: ResultsFolder = None) -> None:
+    """Print every arm's figures and the primary contrasts, from result files alone."""
+    from agon.commands.experiment import table
+
+    table(file, results, _console())
+
+
+@experiment.command("cell")
+def experiment_cell(
+    file: SpecFile,
+    arm: Annotated[str, typer.Argument(help="The arm.")],
+    seed: Annotated[int, typer.Argument(help="The seed.")],
+    results: ResultsFolder = None,
+    runs: RunsFolder = None,
+) -> None:
+    """Do one cell in this process: train, evaluate, write its result file."""
+    from agon.commands.experiment import run_one
+
+    raise typer.Exit(run_one(file, arm, seed, results, runs, _console()))
 
 
 def _console() -> Console:

@@ -2,6 +2,9 @@
 
 A system is a sequence of one or two policies: `a` alone; `a->b`, the cascade in which b reads the
 summary of a's draft; `base->base`, the untrained mixture; `a->a`, the two-pass self-cascade.
+Two controls take the draft's summary away: `a->b/shuffled` shows b the summary of a draft of
+another problem, `a->b/filler` a fixed text of the summary's length.
+
 Every policy drafts once per problem and sample, and all systems that begin with it share that
 draft. Randomness is keyed by (seed, stage, problem, sample) and not by the system, so systems are
 paired. This module trains nothing and chooses nothing.
@@ -11,10 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from agon.engines.base import BASE, Sampling
 from agon.records import Outcome, Problem, Reply, Role, Verdict
-from agon.rounds import Table
+from agon.rounds import Table, derangement
+
+Shown = Literal["own", "shuffled", "filler"]
+"""What a second stage reads: its own rival's summary, or one of the two controls."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, its number from 1 and how many stages there are."""
@@ -22,14 +29,20 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Which policies work on a problem, in order: one, or a drafter and a challenger."""
+    """Which policies work on a problem, in order: one, or a drafter and a challenger.
+
+    Attributes:
+        stages: One policy or two.
+        shown: What the second is shown.
+    """
 
     stages: tuple[str, ...]
+    shown: Shown = "own"
 
     @property
     def name(self) -> str:
-        """`a`, `a->b`, ..."""
-        return "->".join(self.stages)
+        """`a`, `a->b`, `a->b/filler`, ..."""
+        return "->".join(self.stages) + ("" if self.shown == "own" else f"/{self.shown}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,12 @@ def standard_systems(policies: int) -> list[System]:
     ]
 
 
+def controls(policies: int) -> list[System]:
+    """Every two-pass system of the trained policies, shown what is not its rival's summary."""
+    pairs = [("a", "b"), ("b", "a")] if policies == 2 else [("a", "a")]
+    return [System(pair, shown) for pair in pairs for shown in ("shuffled", "filler")]
+
+
 def evaluate(
     systems: Sequence[System],
     problems: Sequence[Problem],
@@ -108,16 +127,35 @@ def evaluate(
         if len(system.stages) > 1:
             number += 1
             progress(system.name, number, stages)
+            shown = _summaries(first.replies, system.shown, samples, seed, table)
             second = _run_stage(
-                sources, first.replies, system.stages[1], Role.CHALLENGE, seed, sampling, table
+                sources, shown, system.stages[1], Role.CHALLENGE, seed, sampling, table
             )
         results[system.name] = _attempts(sources, samples, first, second)
     return results
 
 
+def _summaries(
+    drafts: Sequence[Reply], shown: Shown, samples: int, seed: int, table: Table
+) -> list[str | None]:
+    """What each challenge is shown; None stands for a draft without a usable summary.
+
+    Raises:
+        ValueError: One problem alone has no other whose summary could be shown.
+    """
+    prompter = table.prompter
+    own = [None if draft.summary is None else prompter.clip(draft.summary) for draft in drafts]
+    if shown == "filler":
+        return [None if text is None else prompter.filler(prompter.count(text)) for text in own]
+    if shown == "shuffled":
+        order = derangement(len(drafts) // samples, f"eval/{seed}/shuffle")
+        return [text for p in order for text in own[p * samples : (p + 1) * samples]]
+    return own
+
+
 def _run_stage(
     sources: Sequence[Problem],
-    rivals: Sequence[Reply] | None,
+    shown: Sequence[str | None] | None,
     policy: str,
     role: Role,
     seed: int,
@@ -125,15 +163,12 @@ def _run_stage(
     table: Table,
 ) -> _Stage:
     prompter = table.prompter
-    if rivals is None:
+    if shown is None:
         plain = {problem.id: prompter.plain(problem) for problem in sources}
         prompts = [plain[problem.id] for problem in sources]
     else:
         prompts = [
-            prompter.challenge(
-                problem, None if rival.summary is None else prompter.clip(rival.summary)
-            )
-            for problem, rival in zip(sources, rivals, strict=True)
+            prompter.challenge(problem, text) for problem, text in zip(sources, shown, strict=True)
         ]
     samples = len(sources) // len({problem.id for problem in sources})
     keys = [

@@ -1,0 +1,186 @@
+"""Comparisons between systems and arms, with their uncertainty.
+
+Between two systems of one run the unit is the problem: both try the same problems with the same
+randomness, so differences are taken problem by problem (paired bootstrap, McNemar's exact test).
+Between two arms the unit is the training run: the seeds are paired, since both arms draw the same
+data order, start and samples from a seed. The interval of a mean over runs resamples seeds and
+problems both (Owen's pigeonhole bootstrap: every run answers the same problems, so they are crossed
+and not nested); with a handful of seeds it is too short, which is why the test between arms is
+Student's t over the seeds' paired differences, whose degrees of freedom say how few they are.
+
+Dimensions: P problems, S seeds, K attempts at a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from scipy.stats import binomtest, t, ttest_rel
+
+from agon.evaluation.statistics import CONFIDENCE, RESAMPLES
+
+_CHUNK = 500
+"""Resamples that are drawn at once; bounds the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Left minus right.
+
+    Attributes:
+        mean: Mean difference.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        p: Two-sided p-value of no difference; None where there is no test (one seed).
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float | None
+
+
+def pass_at_k(right: int, of: int, k: int) -> float:
+    """Chance that at least one of k attempts is right, without bias from `of` attempts.
+
+    1 - C(of - right, k) / C(of, k) (Chen et al. 2021, "Evaluating large language models trained on
+    code", equation 1).
+
+    Raises:
+        ValueError: k is not within 1..of.
+    """
+    if not 1 <= k <= of:
+        raise ValueError(f"pass@{k} cannot be told from {of} attempts")
+    return 1.0 - comb(of - right, k) / comb(of, k)
+
+
+def majority_right(votes_K: Sequence[int | None], right_K: Sequence[bool], k: int) -> bool:
+    """Whether the commonest answer of the first k attempts is right.
+
+    Args:
+        votes_K: What each attempt answers, as the number of the first attempt that answers the
+            same; None where there is no answer, which wins nothing.
+        right_K: Whether each is right.
+        k: Attempts that vote. Of equally common answers the earliest wins.
+    """
+    counts: dict[int, int] = {}
+    for vote in votes_K[:k]:
+        if vote is not None:
+            counts[vote] = counts.get(vote, 0) + 1
+    if not counts:
+        return False
+    winner = max(counts, key=lambda vote: (counts[vote], -vote))
+    return right_K[winner]
+
+
+def paired_difference(left_P: np.ndarray, right_P: np.ndarray, seed: int = 0) -> Difference:
+    """Two systems of one run: bootstrap over problems, McNemar's test where rates are 0 or 1.
+
+    Args:
+        left_P: One system's share of right attempts at each problem; nan is unscored.
+        right_P: The other's.
+        seed: Of the bootstrap.
+
+    Raises:
+        ValueError: No problem is scored in both.
+    """
+    both_P = ~(np.isnan(left_P) | np.isnan(right_P))
+    if not both_P.any():
+        raise ValueError("no problem is scored in both systems")
+    gaps_P = left_P[both_P] - right_P[both_P]
+    generator = np.random.default_rng(seed)
+    means = np.concatenate(
+        [
+            gaps_P[generator.integers(len(gaps_P), size=(_CHUNK, len(gaps_P)))].mean(axis=1)
+            for _ in range(RESAMPLES // _CHUNK)
+        ]
+    )
+    low, high = _ends(means)
+    single = bool(np.isin(np.concatenate([left_P[both_P], right_P[both_P]]), (0.0, 1.0)).all())
+    p = mcnemar(left_P[both_P] > 0, right_P[both_P] > 0) if single else None
+    return Difference(float(gaps_P.mean()), low, high, p)
+
+
+def mcnemar(left_P: np.ndarray, right_P: np.ndarray) -> float:
+    """McNemar's exact test: the binomial test on the problems that one alone has right."""
+    only_left = int((left_P & ~right_P).sum())
+    only_right = int((right_P & ~left_P).sum())
+    if only_left + only_right == 0:
+        return 1.0
+    return float(binomtest(only_left, only_left + only_right, 0.5).pvalue)
+
+
+def mean_interval(rates_SP: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """An arm's mean over seeds and problems, and its interval over both.
+
+    Args:
+        rates_SP: Share of right attempts; nan is unscored.
+        seed: Of the bootstrap.
+    """
+    means = _crossed_means([rates_SP], seed)[0]
+    low, high = _ends(means)
+    return float(np.nanmean(rates_SP)), low, high
+
+
+def arm_difference(left_SP: np.ndarray, right_SP: np.ndarray, seed: int = 0) -> Difference:
+    """Two arms over the same seeds and problems.
+
+    The interval is the wider of the crossed bootstrap's and Student's over the seeds.
+
+    Args:
+        left_SP: One arm's share of right attempts; rows are the same seeds in both.
+        right_SP: The other's.
+        seed: Of the bootstrap.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    if left_SP.shape != right_SP.shape:
+        raise ValueError(f"shapes {left_SP.shape} and {right_SP.shape}: not the same seeds")
+    left, right = _crossed_means([left_SP, right_SP], seed)
+    low, high = _ends(left - right)
+    left_S, right_S = np.nanmean(left_SP, axis=1), np.nanmean(right_SP, axis=1)
+    gaps_S = left_S - right_S
+    mean = float(gaps_S.mean())
+    if len(gaps_S) < 2:
+        return Difference(mean, low, high, None)
+    error = float(gaps_S.std(ddof=1)) / np.sqrt(len(gaps_S))
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, len(gaps_S) - 1)) * error
+    # Equal differences leave no variance to test with: they are one constant, or none.
+    p = float(ttest_rel(left_S, right_S).pvalue) if error > 0 else float(mean == 0)
+    return Difference(mean, min(low, mean - reach), max(high, mean + reach), p)
+
+
+def holm(values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's step-down correction of named p-values (Holm 1979)."""
+    from statsmodels.stats.multitest import multipletests
+
+    if not values:
+        return {}
+    corrected = multipletests(list(values.values()), method="holm")[1]
+    return dict(zip(values, map(float, corrected), strict=True))
+
+
+def _crossed_means(arms_SP: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+    """Each arm's mean in each resample; all arms take the same seeds and problems."""
+    seeds, problems = arms_SP[0].shape
+    generator = np.random.default_rng(seed)
+    means: list[list[float]] = [[] for _ in arms_SP]
+    for _ in range(RESAMPLES):
+        weight_S = np.bincount(generator.integers(seeds, size=seeds), minlength=seeds)
+        weight_P = np.bincount(generator.integers(problems, size=problems), minlength=problems)
+        for kept, rates_SP in zip(means, arms_SP, strict=True):
+            scored_SP = ~np.isnan(rates_SP)
+            total = weight_S @ np.where(scored_SP, rates_SP, 0.0) @ weight_P
+            count = weight_S @ scored_SP.astype(float) @ weight_P
+            kept.append(total / count if count else np.nan)
+    return [np.array(kept) for kept in means]
+
+
+def _ends(means: np.ndarray) -> tuple[float, float]:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.nanquantile(means, [tail, 1 - tail])
+    return float(low), float(high)

@@ -1,0 +1,182 @@
+"""The file that a cell leaves behind: everything that tables and figures need, and no more.
+
+    RESULTS/<arm>--seed<k>.json
+
+Attempts stand as one character or number each, by problem and then attempt, so that a cell with
+thousands of them stays a few hundred kilobytes. Written aside and renamed: a result file is whole
+or absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agon.errors import DataError
+from agon.evaluation.overlap import votes
+from agon.evaluation.protocols import Attempt
+from agon.experiments.spec import Cell, Reported
+from agon.records import Outcome
+from agon.runs import write_atomically
+
+SCHEMA = 1
+_LETTERS = {Outcome.RIGHT: "1", Outcome.WRONG: "0", Outcome.UNSCORED: "u"}
+_VALUES = {"1": 1.0, "0": 0.0, "u": np.nan}
+
+
+@dataclass(frozen=True, slots=True)
+class SystemResult:
+    """One system's attempts on one split.
+
+    Attributes:
+        outcomes_PK: 1 right, 0 wrong, nan unscored.
+        drafts_PK: Likewise of the first of two stages; None for one.
+        generated_PK: Generated tokens of all stages.
+        last_PK: Those of the last stage.
+        read_PK: Prompt tokens of all stages.
+        truncated_PK: Whether the last stage hit the completion limit.
+        votes_PK: For each attempt the first of its problem with the same answer; -1 without one.
+    """
+
+    outcomes_PK: np.ndarray
+    drafts_PK: np.ndarray | None
+    generated_PK: np.ndarray
+    last_PK: np.ndarray
+    read_PK: np.ndarray
+    truncated_PK: np.ndarray
+    votes_PK: np.ndarray
+
+    @property
+    def rates_P(self) -> np.ndarray:
+        """Share of right attempts at each problem; nan where none is scored."""
+        scored_P = (~np.isnan(self.outcomes_PK)).sum(axis=1)
+        sums_P = np.nansum(self.outcomes_PK, axis=1)
+        return np.where(scored_P > 0, sums_P / np.maximum(scored_P, 1), np.nan)
+
+
+def pack(attempts: Sequence[Attempt], samples: int) -> dict[str, Any]:
+    """One system's attempts for the file."""
+    groups = [attempts[start : start + samples] for start in range(0, len(attempts), samples)]
+    agreed = [vote for group in groups for vote in votes([a.answer for a in group])]
+    packed: dict[str, Any] = {
+        "outcomes": "".join(_LETTERS[a.outcome] for a in attempts),
+        "last": [a.generated[-1] for a in attempts],
+        "read": [sum(a.prompt) for a in attempts],
+        "truncated": "".join("01"[a.truncated] for a in attempts),
+        "votes": [-1 if vote is None else vote for vote in agreed],
+    }
+    if len(attempts[0].generated) > 1:
+        packed["drafts"] = "".join(_LETTERS[a.draft_outcome or Outcome.UNSCORED] for a in attempts)
+        packed["generated"] = [sum(a.generated) for a in attempts]
+    return packed
+
+
+def unpack(packed: Mapping[str, Any], samples: int) -> SystemResult:
+    """One system's attempts from the file."""
+
+    def numbers(values: Sequence[Any]) -> np.ndarray:
+        return np.array(values).reshape(-1, samples)
+
+    def letters(text: str) -> np.ndarray:
+        return numbers([_VALUES[letter] for letter in text])
+
+    last_PK = numbers(packed["last"])
+    return SystemResult(
+        outcomes_PK=letters(packed["outcomes"]),
+        drafts_PK=letters(packed["drafts"]) if "drafts" in packed else None,
+        generated_PK=numbers(packed["generated"]) if "generated" in packed else last_PK,
+        last_PK=last_PK,
+        read_PK=numbers(packed["read"]),
+        truncated_PK=numbers([letter == "1" for letter in packed["truncated"]]),
+        votes_PK=numbers(packed["votes"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A cell's file."""
+
+    path: Path
+    data: Mapping[str, Any]
+
+    @property
+    def cell(self) -> Cell:
+        """Which cell it is of."""
+        return Cell(self.data["arm"], self.data["seed"])
+
+    def system(self, split: str, name: str) -> SystemResult:
+        """A system's attempts on `dev` or `test`."""
+        evaluation = self.data["evaluations"][split]
+        return unpack(evaluation["systems"][name], evaluation["samples"])
+
+    def systems(self, split: str) -> list[str]:
+        """The systems that were evaluated."""
+        return list(self.data["evaluations"][split]["systems"])
+
+    def reported(self, what: Reported) -> str:
+        """The system that stands for the arm, chosen on dev alone."""
+        return reported_system(what, self.systems("dev"), self.dev_rates())
+
+    def dev_rates(self) -> dict[str, float]:
+        """Each system's dev pass@1."""
+        return {
+            name: float(np.nanmean(self.system("dev", name).rates_P))
+            for name in self.systems("dev")
+        }
+
+
+def reported_system(what: Reported, systems: Sequence[str], dev: Mapping[str, float]) -> str:
+    """The system that a word stands for; of two the better on dev, the first of equals.
+
+    Raises:
+        DataError: The run has no such system.
+    """
+    choices = {
+        "base": ("base",),
+        "mixture": ("base->base",),
+        "alone": ("a", "b"),
+        "self-cascade": ("a->a", "b->b"),
+        "cascade": ("a->b", "b->a"),
+        "a->b": ("a->b",),
+    }[what]
+    there = [name for name in choices if name in systems]
+    if not there:
+        raise DataError(f"reported = {what!r}: the run has only {', '.join(systems)}")
+    return max(there, key=lambda name: dev[name])
+
+
+def result_path(folder: Path, cell: Cell) -> Path:
+    """Where a cell's file lies."""
+    return folder / f"{cell.name}.json"
+
+
+def write_result(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a cell's file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
+
+
+def read_result(path: Path) -> Result:
+    """Read a cell's file.
+
+    Raises:
+        DataError: It is damaged or of another schema.
+    """
+    try:
+        data = json.loads(path.read_text())
+        schema = data["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is no result file: {error}") from error
+    if schema != SCHEMA:
+        raise DataError(f"{path} has schema {schema}, this version reads {SCHEMA}")
+    return Result(path, data)
+
+
+def read_results(folder: Path) -> list[Result]:
+    """All cells' files of a folder, by name."""
+    return [read_result(path) for path in sorted(folder.glob("*--seed*.json"))]
