@@ -23,6 +23,8 @@ a plain forward pass, over a few completions.
 What this does not measure: loading, verification, or the memory of anything.
 """
 
+# ruff: noqa: I001 - `common` makes settings that torch reads when it is imported
+
 from __future__ import annotations
 
 import argparse
@@ -33,9 +35,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 import common  # before torch
+import torch
 import workloads
 from agon.config import AdapterConfig, ModelConfig
 from agon.engines.base import BASE, Sampling

@@ -32,7 +32,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.skip("the benchmarks are not part of this copy")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield
-    for name in ("common", "workloads", "floor", "sampling", "update", "step", "growth"):
+    for name in ("common", "workloads", "floor", "sampling", "update", "step", "growth", "gpu"):
         sys.modules.pop(name, None)
 
 
@@ -209,3 +209,21 @@ def test_the_growth_benchmark_draws_what_it_prints(tmp_path: Path) -> None:
     assert all(len(curve["size"]) == 2 for curve in curves.values())
     assert "slope" in printed
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_the_gpu_script_runs_both_arms_on_whatever_is_there(tmp_path: Path) -> None:
+    report, printed = run("gpu", tmp_path)
+    assert set(report["measured"]) == {"two", "one"}
+    assert all(step["update"] > 0 for steps in report["measured"].values() for step in steps)
+    assert "of the peak" in printed
+
+
+def test_the_gpu_script_refuses_to_measure_a_processor(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    import gpu
+
+    with pytest.raises(SystemExit):
+        gpu.read_arguments([])
+    assert "there is no GPU here" in capsys.readouterr().err

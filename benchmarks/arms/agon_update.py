@@ -50,20 +50,22 @@ class UpdateArm:
         checkpointing: bool = False,
         plain: bool = False,
         seed: int = 0,
+        device: str = "cpu",
     ) -> None:
         """Start two adapters over the base; `b`, whose lora_B is not zero, is trained."""
         training = {
             "microbatch_tokens": microbatch_tokens,
             "gradient_checkpointing": checkpointing,
             "share_prefixes": not plain,
-            "device": "cpu",
+            "device": device,
         }
         self.config = Config.model_validate(
             # A norm that clips nothing, so that gradients can be compared.
             {"training": training, "optimizer": {"clip_norm": 1e9}}
         )
         self.policies = Policies(base, self.config.adapters, 2, seed)
-        self.updater = Updater(self.policies, self.config, pad, torch.device("cpu"))
+        self.policies.model.to(device)
+        self.updater = Updater(self.policies, self.config, pad, torch.device(device))
         self._plain, self._scorer = plain, Scorer(self.policies.model, pad, share=False)
         self._begin = {
             name: value.detach().clone() for name, value in self.policies.parameters(POLICY).items()
