@@ -28,6 +28,7 @@ from typing import Any
 
 from rich.console import Console
 
+from agon import process
 from agon.config import Config
 from agon.display import Display
 from agon.engines.base import OnToken, Sampling
@@ -239,6 +240,7 @@ def configuration(settings: dict[str, Any], microbatch_tokens: int) -> Config:
 
 def main() -> None:
     """Load, and let the trainer's loop serve."""
+    process.prepare()
     channel = Channel()
     settings = settings_of()
     budget = settings["slice"] * (longest_prompt(settings) + settings["limit"])

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import workloads
+from agon import process
 from agon.config import Config
 from agon.logprobs import Scorer
 from agon.objective import Row
@@ -179,6 +180,7 @@ def main() -> None:
     """Load and serve."""
     from agon.config import ModelConfig
 
+    process.prepare()
     channel = Channel()
     settings = settings_of()
     pad = workloads.Vocabulary.of(settings["folder"]).pad

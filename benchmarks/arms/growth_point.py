@@ -15,6 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import workloads
+from agon import process
 from agon.engines.base import Sampling
 from agon.engines.torch_engine import TorchEngine
 from agon.records import Prompt
@@ -92,6 +93,7 @@ def measure(point: Point, threads: int, repeats: int, seed: int) -> dict[str, An
 
 def answer(connection: Connection, point: Point, threads: int, repeats: int, seed: int) -> None:
     """Measure in this process and send the figures, or the error's text."""
+    process.prepare()
     try:
         connection.send(measure(point, threads, repeats, seed))
     except Exception as error:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 DEFAULTS = {
     # Idle OpenMP threads that spin cost several times the work when another process wants the core.
@@ -26,14 +28,46 @@ DEFAULTS = {
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _KEPT = 2**31 - 1
+_HEAP, _MAPPED = _KEPT // 2, 2**20
 _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
+_prepared = False
+
+
 def prepare() -> None:
-    """Set the environment's defaults and let the C library keep the memory that it is given."""
+    """Set the environment's defaults and let the C library keep the memory that it is given.
+
+    glibc maps large tensors anew at each allocation, and the kernel clears every page of them
+    again: in sampling a batch of logits costs more to allocate than to compute with. Other C
+    libraries have no `mallopt`, or ignore it; what a user has set for glibc stands.
+    """
+    global _prepared
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    _keep_memory()
+    if sys.platform.startswith("linux") and not any(name in os.environ for name in _OWN_SETTINGS):
+        _prepared = _call("mallopt", _M_MMAP_THRESHOLD, _HEAP)
+        _call("mallopt", _M_TRIM_THRESHOLD, _KEPT)
+
+
+@contextmanager
+def mapped_tensors() -> Iterator[None]:
+    """Within, tensors from 1 MiB on are mapped one by one and go back when they are freed.
+
+    A backward pass frees and allocates gigabytes in thousands of sizes. glibc before 2.38 seldom
+    fits an aligned block into the hole that one of the same size has left, so a kept heap grows to
+    three times what is alive. Mapping costs little beside the products that fill such tensors.
+    Without `prepare` this does nothing.
+    """
+    if not _prepared:
+        yield
+        return
+    _call("malloc_trim", 0)
+    _call("mallopt", _M_MMAP_THRESHOLD, _MAPPED)
+    try:
+        yield
+    finally:
+        _call("mallopt", _M_MMAP_THRESHOLD, _HEAP)
 
 
 def settings() -> dict[str, str | None]:
@@ -42,16 +76,9 @@ def settings() -> dict[str, str | None]:
     return {name.lower().rstrip("_"): os.environ.get(name) for name in names}
 
 
-def _keep_memory() -> None:
-    """Reuse freed memory instead of returning it to the kernel.
-
-    glibc maps large tensors anew at each allocation, and the kernel clears every page of them
-    again: a batch of logits costs more to allocate than to compute with. Other C libraries have no
-    `mallopt`, or ignore it.
-    """
-    if not sys.platform.startswith("linux") or any(name in os.environ for name in _OWN_SETTINGS):
-        return
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(_M_MMAP_THRESHOLD, _KEPT // 2)
-        set_option(_M_TRIM_THRESHOLD, _KEPT)
+def _call(name: str, *arguments: int) -> bool:
+    """Call a function of the C library, if there is one of this name."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*arguments)
+    return function is not None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
+from agon import process
 from agon.config import Config, OptimizerConfig
 from agon.engines.base import BASE
 from agon.logprobs import Batch, Prefixes, Scorer
@@ -148,7 +149,8 @@ class Updater:
         parameters = list(self._policies.parameters(name).values())
         for _ in range(self._config.objective.updates_per_step):
             optimizer.zero_grad(set_to_none=True)
-            loss, clipped, gap = self.backward(name, rows, weights)
+            with process.mapped_tensors():
+                loss, clipped, gap = self.backward(name, rows, weights)
             for parameter in parameters:
                 if parameter.grad is None:
                     # A step without any row to run is still a step: moments decay alike for

@@ -1,0 +1,78 @@
+"""What a process does with memory that it frees, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these options")
+
+FREED = """
+import sys
+from pathlib import Path
+
+def resident():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+from agon import process
+import torch
+
+if "prepare" in sys.argv:
+    process.prepare()
+sizes = [2**20 * size for size in range(2, 40)]
+
+def grow_and_free():
+    before = resident()
+    # Small blocks that live on in between keep the heap's end from moving back.
+    pairs = [(torch.ones(size // 4), torch.ones(1000)) for size in sizes]
+    kept = [small for _, small in pairs]
+    del pairs
+    return resident() - before, kept
+
+if "mapped" in sys.argv:
+    with process.mapped_tensors():
+        print(grow_and_free()[0])
+    print(grow_and_free()[0])
+else:
+    print(grow_and_free()[0])
+    print(grow_and_free()[0])
+"""
+
+
+def freed(*arguments: str, **environment: str) -> list[float]:
+    """MiB that stay resident after tensors of 779 MiB in all are freed."""
+    found = subprocess.run(
+        [sys.executable, "-c", FREED, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [float(line) for line in found.stdout.split()]
+
+
+@glibc
+def test_a_prepared_process_keeps_what_it_frees_except_among_mapped_tensors() -> None:
+    assert freed("prepare")[0] > 700
+    inside, outside = freed("prepare", "mapped")
+    assert inside < 100
+    assert outside > 700, "the setting outlives the block"
+
+
+@glibc
+def test_what_a_user_has_set_for_the_c_library_stands() -> None:
+    inside, outside = freed("prepare", "mapped", MALLOC_MMAP_THRESHOLD_="1048576")
+    assert inside < 100
+    assert outside < 100
+
+
+@glibc
+def test_an_unprepared_process_is_left_as_it_is() -> None:
+    """Importing the library, or training with it, changes nothing for the host."""
+    for plain, mapped in zip(freed(), freed("mapped"), strict=True):
+        assert mapped == pytest.approx(plain, abs=100)
