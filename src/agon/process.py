@@ -31,7 +31,6 @@ _KEPT = 2**31 - 1
 _HEAP, _MAPPED = _KEPT // 2, 2**20
 _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
-
 _prepared = False
 
 
@@ -54,10 +53,9 @@ def prepare() -> None:
 def mapped_tensors() -> Iterator[None]:
     """Within, tensors from 1 MiB on are mapped one by one and go back when they are freed.
 
-    A backward pass frees and allocates gigabytes in thousands of sizes. glibc before 2.38 seldom
-    fits an aligned block into the hole that one of the same size has left, so a kept heap grows to
-    three times what is alive. Mapping costs little beside the products that fill such tensors.
-    Without `prepare` this does nothing.
+    A backward pass frees and allocates gigabytes in thousands of sizes, and a kept heap grew to
+    three times what was alive. Blocks that the heap already has free are used first, so this
+    cannot undo an earlier growth. Without `prepare` this does nothing.
     """
     if not _prepared:
         yield
