@@ -186,6 +186,17 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is untyped
             lane.insert(self.rows, states, sources_M)
         self.rows += len(sources_M)
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys and values of one token in the widest layer; 0 before anything is laid out."""
+        return max(
+            (
+                sum(b.shape[1] * b.shape[3] * b.element_size() for b in lane.buffers_BHCD)
+                for lane in self.lanes
+            ),
+            default=0,
+        )
+
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy rows onto finished ones in every layer."""
         for lane in self.lanes:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agon.engines import spans
 from agon.engines.cache import SlotCache, masks_by_kind
 from agon.engines.prefill import Forward, Prefilled
 from agon.engines.sampler import generator, sample
@@ -67,6 +68,7 @@ class Decoder:
         self.count_B = np.empty(0, dtype=np.int64)
         self.tokens_B = torch.empty(0, dtype=torch.long, device=self.device)
         self.mask_steps = 0
+        self.ends: list[int] = []
 
     @property
     def live(self) -> int:
@@ -132,9 +134,10 @@ class Decoder:
             self._build_mask()
         self.length_B += 1
         self.cache.advance()
-        logits_BV = self.engine.forward(
-            self.tokens_B[:, None], self.positions_B[:, None], self._masks(), self.cache
-        )
+        with spans.over(spans.spans(self.length_B, self.ends)):
+            logits_BV = self.engine.forward(
+                self.tokens_B[:, None], self.positions_B[:, None], self._masks(), self.cache
+            )
         self.positions_B += 1
         self.mask_steps -= 1
         self.tokens_B, finished_B = self._sample(logits_BV, self.request_B, self.count_B)
@@ -160,6 +163,9 @@ class Decoder:
         mask_BW.masked_fill_(hidden_BW, torch.finfo(self.dtype).min)
         self.mask_B11W = mask_BW[:, None, None]
         self.mask_steps = _MASK_AHEAD
+        self.ends = [len(self.length_B)]
+        if device.type == "cpu":
+            self.ends = spans.plan(self.length_B, self.cache.bytes_per_token)
 
     def _masks(self) -> Any:
         end = self.cache.length
@@ -171,14 +177,14 @@ class Decoder:
         return masks_by_kind(self.engine.kinds, mask_of)
 
     def _remove(self, finished_B: np.ndarray) -> None:
-        """Close the gaps that finished rows leave with the last rows."""
-        live = int((~finished_B).sum())
-        holes = np.flatnonzero(finished_B[:live])
-        movers = live + np.flatnonzero(~finished_B[live:])
-        order = np.arange(live)
-        order[holes] = movers
-        if len(holes):
-            self.cache.move(self._tensor(movers), self._tensor(holes))
+        """Close the gaps that finished rows leave."""
+        rows = len(finished_B)
+        ends = self.ends if self.ends and self.ends[-1] == rows else [rows]
+        order = spans.close_gaps(finished_B, ends)
+        live = len(order)
+        moved = np.flatnonzero(order != np.arange(live))
+        if len(moved):
+            self.cache.move(self._tensor(order[moved]), self._tensor(moved))
         self.cache.rows = live
         self.request_B, self.length_B = self.request_B[order], self.length_B[order]
         self.count_B = self.count_B[order]

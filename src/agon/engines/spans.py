@@ -119,7 +119,7 @@ def over(chosen: Sequence[Span]) -> Iterator[None]:
 
 @contextmanager
 def installed(base: Any) -> Iterator[None]:
-    """Inside, a transformers model on a CPU attends through this module where it would by `sdpa`."""
+    """Inside, a transformers model on a CPU attends through this module instead of by `sdpa`."""
     changed = {
         id(module.config): module.config
         for module in base.modules()

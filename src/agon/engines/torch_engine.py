@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agon.engines import spans
 from agon.engines.base import BASE, OnToken, Sampling
 from agon.engines.cache import attention_layout
 from agon.engines.decoder import Decoder
@@ -139,6 +140,7 @@ class TorchEngine:
             self.policies.active(policy),
             _eval_mode(self.base),
             torch.inference_mode(),
+            spans.installed(self.base),
             folded.applied(adapter) if folded else nullcontext(),
         ):
             yield
