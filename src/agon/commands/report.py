@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -45,14 +46,13 @@ def experiment_beside(folders: Sequence[Path]) -> Path | None:
 
 
 def _check_libraries() -> None:
-    try:
-        import jinja2
-        import statsmodels
-    except ImportError as error:
-        raise ConfigError(
-            f"agon report needs {error.name}, which is not installed: pip install 'agon-rl[report]'"
-        ) from error
-    assert jinja2 and statsmodels
+    for name in ("jinja2", "statsmodels", "matplotlib"):
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"agon report needs {name}, which is not installed: pip install 'agon-rl[report]'"
+            ) from error
 
 
 def _say_what_is_there(matrix: Matrix, console: Console) -> None:

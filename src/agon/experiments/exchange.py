@@ -37,7 +37,7 @@ class ChangeRow:
         arm: Its name.
         system: The direction, such as `a->b`.
         seeds: Whose runs there are.
-        chosen: Seeds whose dev split preferred this direction.
+        chosen: Seeds in which this is the reported direction, by dev or because it is fixed.
         converted: Attempts with a wrong draft and a right answer, of all.
         lost: Attempts with a right draft and a wrong answer, of all.
         converted_of_wrong: The first as a share of the wrong drafts alone; None without one.
@@ -102,6 +102,8 @@ def _change_row(arm: str, runs: Mapping[int, Result], name: str) -> ChangeRow:
 def _chosen(run: Result) -> list[str]:
     found = []
     words: tuple[Reported, ...] = ("cascade", "self-cascade", "mixture")
+    if run.data["reported"] == "a->b":
+        words = ("a->b",)
     for word in words:
         try:
             found.append(run.reported(word))

@@ -46,7 +46,7 @@ def tokens_chart(found: Findings) -> Chart:
         _n(found, rows),
         "; ".join(f"{row.arm} {100 * row.mean:.1f} % at {row.generated:.0f} tokens" for row in rows)
         + ".",
-        (Panel("", draw, 4.8, 3.8),),
+        (Panel("", draw, 4.4, 3.7),),
         tuple(_key(row.arm, found, "") for row in rows),
     )
 
@@ -118,6 +118,7 @@ def curves_chart(found: Findings) -> Chart | None:
                 style = look(arm, found.matrix.arm_names)
                 draw_band(axes, found.curves[arm], style.colour, style.marker, style.dash, 100)
             axes.set(xlabel="training step", ylabel="dev pass@1, %")
+            whole_steps(axes)
 
         return draw
 
@@ -139,6 +140,13 @@ def curves_chart(found: Findings) -> Chart | None:
         tuple(Panel(title, drawer(arms), 4.4, 3.4) for title, arms in groups if arms),
         tuple(_key(arm, found) for arm in shown),
     )
+
+
+def whole_steps(axes: Axes) -> None:
+    """Ticks at whole steps, few enough for a narrow panel."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def draw_band(

@@ -70,10 +70,10 @@ def look(arm: str, arms: Sequence[str] = ()) -> Look:
 def protocol(reported: str) -> str:
     """What a word of `Reported` means, for tables."""
     return {
-        "base": "base",
-        "mixture": "base twice",
+        "base": "untrained",
+        "mixture": "untrained, twice",
         "alone": "one adapter",
         "self-cascade": "self-cascade",
         "cascade": "cascade",
-        "a->b": "cascade a→b",
+        "a->b": "cascade, fixed",
     }[reported]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from agon.evaluation.bands import Band
 from agon.evaluation.comparisons import Difference
 from agon.experiments.exchange import ChangeRow
-from agon.report.accuracy_charts import draw_band
+from agon.report.accuracy_charts import draw_band, whole_steps
 from agon.report.arms import COLOURS, MAIN, PAIRS, look
 from agon.report.captions import CAPTIONS
 from agon.report.charts import TEXT, Axes, Chart, Draw, Key, Panel, line_style
@@ -35,7 +35,7 @@ def changes_chart(found: Findings) -> Chart | None:
                 axes.plot([100 * share.low, 100 * share.high], [y, y], color=shade, linewidth=1.6)
                 axes.plot([100 * share.mean], [y], **line_style(colour, marker, ""))
         axes.set_yticks([-place for place in range(len(rows))], [_direction(row) for row in rows])
-        axes.tick_params(axis="y", labelsize=8, labelcolor=TEXT)
+        axes.tick_params(axis="y", labelsize=8.5, labelcolor=TEXT)
         axes.set_ylim(-len(rows) + 0.4, 0.6)
         axes.set_xlim(left=0)
         axes.set_xlabel("share of test attempts, %")
@@ -52,7 +52,7 @@ def changes_chart(found: Findings) -> Chart | None:
             for row in rows
         )
         + ".",
-        (Panel("", draw, 4.8, 0.8 + 0.3 * len(rows)),),
+        (Panel("", draw, 4.0, 0.8 + 0.28 * len(rows)),),
         tuple(Key(what, *CHANGES[what], dash="") for what in CHANGES),
     )
 
@@ -82,6 +82,7 @@ def blind_spots_chart(found: Findings) -> Chart | None:
                         steps, mean, **line_style(style.colour, style.marker, ":", hollow=True)
                     )
             axes.set(xlabel="training step", ylabel=axis)
+            whole_steps(axes)
 
         return draw
 
@@ -161,7 +162,7 @@ def lengths_chart(found: Findings) -> Chart:
                 axes.plot([values[1], values[3]], [y, y], color=shade, lw=4.5, alpha=0.5)
                 axes.plot([values[2]], [y], **line_style(colour, marker, ""))
         axes.set_yticks([-place for place in range(len(rows))], [row.arm for row in rows])
-        axes.tick_params(axis="y", labelsize=8, labelcolor=TEXT)
+        axes.tick_params(axis="y", labelsize=8.5, labelcolor=TEXT)
         axes.set_ylim(-len(rows) + 0.4, 0.6)
         axes.set_xlim(left=0)
         axes.set_xlabel("tokens of the last stage")
@@ -178,7 +179,7 @@ def lengths_chart(found: Findings) -> Chart:
             if row.right is not None and row.wrong is not None
         )
         + ".",
-        (Panel("", draw, 4.6, 0.8 + 0.32 * len(rows)),),
+        (Panel("", draw, 4.0, 0.8 + 0.3 * len(rows)),),
         tuple(
             Key(verdict, colour, marker, "") for verdict, (colour, marker, _) in VERDICTS.items()
         ),
@@ -200,6 +201,7 @@ def length_curves_chart(found: Findings) -> Chart | None:
                     draw_band(axes, curve, colour, "", dash)
             axes.set_ylim(bottom=0)
             axes.set(xlabel="training step", ylabel="tokens of a draft")
+            whole_steps(axes)
 
         return draw
 

@@ -49,8 +49,8 @@ CAPTIONS = {
     "conversions-regressions": (
         "What the second pass changes: wrong drafts that it answers right (up) and right "
         "drafts that it answers wrong (down), as shares of all attempts. Bars are 95 % "
-        "intervals over seeds and problems. An asterisk marks a direction that dev chose "
-        "under at least one seed."
+        "intervals over seeds and problems. An asterisk marks the direction "
+        "that is reported under at least one seed: dev chose it, or the arm has no other."
     ),
     "blind-spots": (
         "Filled marks, full lines: adapter a against adapter b. Hollow marks, dotted: two "

@@ -6,7 +6,7 @@ from agon.evaluation.comparisons import Difference
 from agon.experiments.exchange import CONTROLS
 from agon.experiments.factorial import ARMS, COMPETITION, EXCHANGE, Square
 from agon.experiments.summary import Comparison
-from agon.report.arms import COLOURS, look
+from agon.report.arms import COLOURS, look, protocol
 from agon.report.captions import CAPTIONS
 from agon.report.charts import Axes, Chart, Draw, Key, Panel, line_style
 from agon.report.findings import Findings
@@ -146,7 +146,7 @@ def controls_chart(found: Findings) -> Chart | None:
     said = "; ".join(f"{r.arm}, own minus {r.shown}: {points(r.difference.mean)}" for r in rows)
     return Chart(
         "controls",
-        "Controls: does the summary matter?",
+        "Controls: whether the summary matters",
         CAPTIONS["controls"],
         f"{spread([len(row.seeds) for row in rows], 'seed')} × {found.problems} "
         f"test problems × {count(found.samples, 'attempt')}",
@@ -162,7 +162,8 @@ def claims_chart(found: Findings) -> Chart | None:
         return None
     lines = [
         _line(
-            f"{c.left.arm} ({c.left.reported}) − {c.right.arm} ({c.right.reported})",
+            f"{c.left.arm} ({protocol(c.left.reported)}) − {c.right.arm} "
+            f"({protocol(c.right.reported)})",
             c,
             look(c.left.arm).colour,
             look(c.left.arm).marker,

@@ -79,7 +79,7 @@ def changes_table(found: Findings) -> Table | None:
     columns = (
         Column("arm", False),
         Column("direction", False),
-        Column("chosen by dev under seeds", False),
+        Column("reported under seeds", False),
         Column("converted, %"),
         Column("95 % interval"),
         Column("lost, %"),

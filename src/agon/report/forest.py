@@ -66,4 +66,4 @@ def forest(title: str, lines: Sequence[Line], axis: str) -> Panel:
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(axis)
 
-    return Panel(title, draw, width=4.6, height=0.75 + 0.46 * max(1, len(lines)))
+    return Panel(title, draw, width=4.0, height=0.75 + 0.44 * max(1, len(lines)))

@@ -115,28 +115,33 @@ def methods(found: Findings) -> Methods:
 
 
 def _how(found: Findings) -> tuple[str, ...]:
-    readings = sorted({run.data.get("test_readings", 1) for run in found.matrix.results})
+    readings = max(run.data.get("test_readings", 1) for run in found.matrix.results)
     early = [run.cell.name for run in found.matrix.results if run.data.get("stopped")]
     return (
         f"Every figure is of the test split ({found.problems} problems, "
-        f"{count(found.samples, 'attempt')} each) unless it says dev. The adapter that stands for a "
-        "pair and the direction of a cascade are those with the higher pass@1 on the dev split "
-        f"({found.dev_problems} problems), run by run; the test split chooses nothing. Each run "
-        f"read it {listed([str(number) for number in readings])} time(s).",
-        "pass@1 is the mean over problems of the share of right attempts; unscored attempts are left "
-        f"out. The interval of an arm's mean is the 2.5th to 97.5th percentile of {RESAMPLES:,} "
-        "resamples of seeds and problems together (crossed, since every run answers the same "
-        "problems); with few seeds it is too short.",
-        "A difference of two arms is over the seeds that both have, paired by seed and problem; its "
-        "interval is the wider of the same bootstrap's and Student's over the seeds' differences. p "
-        "is Student's paired test over seeds: with one seed there is none. Only the primary "
-        "contrasts are tested, with Holm's correction over all of them.",
-        "Best of k is 1 − C(n−r, k)/C(n, k) averaged over problems; a majority is averaged over the "
-        "windows of k consecutive attempts in a circle, answers compared as text without white "
-        "space, ties to the earliest.",
+        f"{count(found.samples, 'attempt')} each) unless it says dev. The adapter that stands for "
+        "a pair and the direction of a cascade are those with the higher pass@1 on the dev split "
+        f"({found.dev_problems} problems), run by run; the test split chooses nothing. "
+        + (
+            "Each run read it once."
+            if readings == 1
+            else f"A run read it at most {readings} times: one that is killed reads it again."
+        ),
+        "pass@1 is the mean over problems of the share of right attempts; unscored attempts are "
+        f"left out. The interval of an arm's mean is the 2.5th to 97.5th percentile of "
+        f"{RESAMPLES:,} resamples of seeds and problems together (crossed, since every run answers "
+        "the same problems); with few seeds it is too short, and with one it knows nothing of "
+        "other runs.",
+        "A difference of two arms is over the seeds that both have, paired by seed and problem; "
+        "its interval is the wider of the same bootstrap's and Student's over the seeds' "
+        "differences. p is Student's paired test over seeds: with one seed there is none. Only the "
+        "primary contrasts are tested, with Holm's correction over all of them.",
+        "Best of k is 1 − C(n−r, k)/C(n, k) averaged over problems; a majority is averaged over "
+        "the windows of k consecutive attempts in a circle, answers compared as text without "
+        "white space, ties to the earliest.",
         "Attempts of all systems are drawn with random numbers keyed by seed, stage, problem and "
         "number, so that systems are compared at equal luck.",
-        "Trained runs that ended early because nothing could be learned: "
+        "Training runs that ended early because nothing could be learned: "
         + (listed(early) if early else "none")
         + ".",
     )

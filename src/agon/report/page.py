@@ -14,7 +14,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agon.errors import ConfigError
 from agon.report import accuracy_charts, behaviour_charts, comparisons_charts
 from agon.report.arms import COLOURS
 from agon.report.charts import Chart, Styles, inline_key, inline_panels
@@ -96,8 +95,8 @@ _SECTIONS: tuple[tuple[str, str, str, Sequence[ChartMaker], Sequence[TableMaker]
     (
         "square",
         "Competition × exchange",
-        "The paper leaves one cell of this square empty: competition without visible exchange, each "
-        "challenge paid against its own unseen draft (hidden-paired).",
+        "The paper leaves one cell of this square empty: competition without visible exchange, "
+        "each challenge paid against its own unseen draft (hidden-paired).",
         (comparisons_charts.square_chart,),
         (square_table,),
         False,
@@ -129,9 +128,9 @@ _SECTIONS: tuple[tuple[str, str, str, Sequence[ChartMaker], Sequence[TableMaker]
     (
         "blind-spots",
         "Blind spots",
-        "Two policies help each other only where they err on different problems. Two samples of one "
-        "policy err alike too, since some problems are hard: that is what two policies are held "
-        "against.",
+        "Two policies help each other only where they err on different problems. Two samples of "
+        "one policy err alike too, since some problems are hard: that is what two policies are "
+        "held against.",
         (behaviour_charts.blind_spots_chart, behaviour_charts.overlap_chart),
         (blind_spots_table,),
         True,
@@ -161,17 +160,9 @@ def sections(found: Findings) -> list[Section]:
 
 
 def environment() -> Environment:
-    """Jinja with every value escaped and every name required.
+    """Jinja with every value escaped and every name required."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    Raises:
-        ConfigError: Jinja is not installed.
-    """
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise ConfigError(
-            "the report needs Jinja and statsmodels: pip install 'agon-rl[report]'"
-        ) from error
     return Environment(
         loader=PackageLoader("agon.report"),
         autoescape=True,
@@ -196,7 +187,7 @@ def render(found: Findings, made: Sequence[Section], rounds: Rounds) -> str:
             "number": numbers[chart.name],
             "panels": [Markup(svg) for svg in inline_panels(chart, styles)],
             "keys": [(key.name, Markup(inline_key(key, styles))) for key in chart.keys],
-            "wide": max(panel.width for panel in chart.panels) > 4.4,
+            "wide": len(chart.panels) in (2, 4),
         }
         for section in made
         for chart in section.charts

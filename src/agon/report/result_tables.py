@@ -88,8 +88,9 @@ def _contrast(row: ContrastRow) -> Row:
     )
 
 
-OURS = "measured here"
-THEIRS = f"published ({published.SOURCE}), not ours"
+OURS = "measured here: accuracy"
+COSTS = "measured here: an answer, and training"
+THEIRS = f"published, not ours: {published.SOURCE}"
 
 
 def main_table(found: Findings) -> Table:
@@ -101,17 +102,17 @@ def main_table(found: Findings) -> Table:
         Column("pass@1, %", True, OURS),
         Column("95 % interval", True, OURS),
         Column("each seed", True, OURS),
-        Column("tokens generated, all stages", True, OURS),
-        Column("last stage", True, OURS),
-        Column("prompt tokens", True, OURS),
-        Column("training rollouts", True, OURS),
-        Column("converted, %", True, OURS),
-        Column("lost, %", True, OURS),
         Column("pass@1, %", True, THEIRS),
         Column("last stage, tokens", True, THEIRS),
+        Column("tokens generated, all stages", True, COSTS),
+        Column("last stage", True, COSTS),
+        Column("prompt tokens", True, COSTS),
+        Column("training rollouts", True, COSTS),
+        Column("converted, %", True, COSTS),
+        Column("lost, %", True, COSTS),
     )
     heads = {id(row) for row in found.headlines}
-    rows = [_arm(row, headline=id(row) in heads) for row in found.rows]
+    rows = [_arm(row, id(row) in heads) for row in found.rows]
     for arm in found.matrix.arm_names:
         if arm not in found.matrix.arms:
             rows.append(Row((arm, "no cell is in", *("",) * 12), "missing"))
@@ -120,7 +121,7 @@ def main_table(found: Findings) -> Table:
         "Test split. Each arm's headline system, and below it what else its policies can do. The "
         "adapter and the direction are chosen on dev. Tokens are means an answer; converted and "
         "lost: wrong drafts answered right, right drafts answered wrong, of all attempts. The two "
-        f"columns on the right are the paper's ({published.UNCERTAINTY}): another model, another "
+        f"tinted columns are the paper's ({published.UNCERTAINTY}): another model, another "
         "task; only the order of systems can be compared.",
         attempts(found, [len(row.seeds) for row in found.rows]),
         columns,
@@ -135,19 +136,19 @@ def _arm(row: ArmRow, headline: bool) -> Row:
     return Row(
         (
             row.arm + early if headline else "",
-            f"{protocol(row.reported)}: {systems}",
+            f"{systems} ({protocol(row.reported)})",
             str(row.passes),
             percent(row.mean),
             interval(row.low, row.high),
             by_seed(row.by_seed),
+            theirs.pass_1 if theirs else "",
+            theirs.last if theirs else "",
             f"{row.generated:.0f}",
             f"{row.last:.0f}",
             f"{row.read:.0f}",
             f"{row.rollouts:,}",
             maybe_percent(row.converted),
             maybe_percent(row.lost),
-            theirs.pass_1 if theirs else "",
-            theirs.last if theirs else "",
         ),
         "strong" if headline else "sub",
     )

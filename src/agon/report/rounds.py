@@ -79,9 +79,9 @@ def read_rounds(matrix: Matrix, limit: int = MAX_BYTES) -> Rounds:
             characters //= 2
     cut = "" if characters is None else f", texts cut at {characters:,} characters"
     rule = (
-        f"{len(kept):,} of the {total:,} rounds of the result files, to keep this page under 10 MB: "
-        f"of every cell the first {samples} of up to {most} rollouts at {steps} of up to {longest} "
-        f"steps, evenly spread with the last among them{cut}. The result files hold the rest."
+        f"{len(kept):,} of the {total:,} rounds of the result files, to keep this page under "
+        f"10 MB: of every cell the first {samples} of up to {most} rollouts at {steps} of up to "
+        f"{longest} steps, evenly spread with the last among them{cut}. The result files hold the rest."
     )
     return Rounds(tuple(kept), total, rule)
 
@@ -124,7 +124,7 @@ def _row(
     rivals: Mapping[int, Mapping[str, Any]],
     characters: int | None,
 ) -> Mapping[str, Any]:
-    """One round under the browser's short names (templates/report.js has the same)."""
+    """One round under the browser's short names (assets/report.js reads them)."""
     challenge = row.get("challenge")
     rival = rivals.get(challenge["rival_sample"], row["draft"]) if challenge else None
     found: dict[str, Any] = {
@@ -165,7 +165,7 @@ def kind(
 
 
 def _rollout(rollout: Mapping[str, Any], characters: int | None) -> list[Any]:
-    """Policy, version, outcome, reason, text, tokens, prompt tokens, truncated, terms, advantage."""
+    """A rollout as a list, which the script reads by place."""
     reward = rollout["reward"]
     terms = None if reward is None else [round(reward[term], 4) for term in TERMS]
     return [

@@ -38,7 +38,7 @@ def points_interval(difference: Difference) -> str:
 def p_value(p: float | None) -> str:
     """A p-value; where there is one seed there is no test."""
     if p is None:
-        return "no test (one seed)"
+        return "one seed"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 

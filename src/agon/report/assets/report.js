@@ -259,6 +259,10 @@
   window.addEventListener("hashchange", () => { if (fromHash()) open(); });
   byId("browser").hidden = false;
   const linked = fromHash();
+  if (!linked && rows.some((row) => row.a === "agon")) {
+    state.arm = "agon";
+    byId("f-arm").value = "agon";
+  }
   open();
   if (linked) byId("rounds").scrollIntoView();
 })();
