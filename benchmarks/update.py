@@ -14,8 +14,8 @@ Arms, each a process of its own that loads once and waits for its turn:
     TRL     its own training loop, 8 rows a forward pass (`per_device_train_batch_size`), in the
             random order and padding that it makes: to the longest prompt and the longest completion
             of the whole batch
-    plain   Agon with every row run and nothing shared, passes of the same padded tokens as TRL's
-            longest: 8 x (longest prompt + longest completion)
+    plain   Agon with every row run, nothing shared and PEFT's own layers, passes of the same padded
+            tokens as TRL's: 8 x (longest prompt + longest completion of the workload)
     Agon    with the same budget
 
 The clock runs from rollouts that are scored and, in TRL, padded and shuffled, to the end of the
@@ -102,8 +102,7 @@ def start(
     some = next(iter(drawn.values()))
     longest = max(rollouts.longest_completion for rollouts in drawn.values())
     shared = {"folder": folder, "checkpointing": checkpointing, "seed": arguments.seed}
-    budget = arguments.slice * (some.longest_prompt + longest)
-    ours = shared | {"microbatch_tokens": budget}
+    ours = shared | {"microbatch_tokens": pass_tokens(arguments, some)}
     trl = shared | {
         "given": True,
         "problems": arguments.problems,
@@ -126,6 +125,11 @@ def start(
     return arms
 
 
+def pass_tokens(arguments: argparse.Namespace, rollouts: workloads.Rollouts) -> int:
+    """Padded tokens of TRL's longest pass over a workload: what Agon may hold at once too."""
+    return int(arguments.slice * (rollouts.longest_prompt + rollouts.longest_completion))
+
+
 def warm_up(arms: dict[str, Arm], rollouts: workloads.Rollouts) -> None:
     """A step of every arm on little."""
     short = replace(rollouts, completions=[ids[-4:] for ids in rollouts.completions])
@@ -135,10 +139,12 @@ def warm_up(arms: dict[str, Arm], rollouts: workloads.Rollouts) -> None:
 
 
 def measure(
-    arms: dict[str, Arm], rollouts: workloads.Rollouts, repeats: int
+    arms: dict[str, Arm], rollouts: workloads.Rollouts, budget: int, repeats: int
 ) -> tuple[Steps, dict[str, float]]:
     """Every arm's steps, in turns, and the gradients' largest relative differences to plain's."""
-    for arm in arms.values():
+    for name, arm in arms.items():
+        if name != TRL:
+            arm.ask("budget", microbatch_tokens=budget)
         arm.ask("load", rollouts=asdict(rollouts))
     steps: Steps = {name: [] for name in arms}
     with tempfile.TemporaryDirectory() as scratch:
@@ -222,7 +228,9 @@ def main() -> None:
                         f"{threads} threads"
                     )
                     common.note(title)
-                    steps, differences = measure(arms, rollouts, arguments.repeats)
+                    steps, differences = measure(
+                        arms, rollouts, pass_tokens(arguments, rollouts), arguments.repeats
+                    )
                     common.show(title, HEAD, table(steps, differences, rollouts.tokens))
                     measured.append(
                         {

@@ -376,7 +376,7 @@ def test_a_run_is_evaluated_on_data_of_ones_own(run: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("problem", ["", "   "])
 def test_an_empty_problem_is_refused(say: Said, run: Path, problem: str) -> None:
-    assert_refused(say("solve", run, problem), "PROBLEM is empty", "give the problem's text")
+    assert_refused(say("solve", run, problem), "PROBLEM", "is empty", "give the problem's text")
 
 
 @pytest.mark.parametrize("problem", ["What is 2+2?", "make 22 from 4,7", "make 22 of 4,7,6"])

@@ -1,8 +1,9 @@
 """Agon's update on given rollouts, as a process that a benchmark drives.
 
 Settings: `folder` of the model, `microbatch_tokens`, `checkpointing`, `plain` and `seed`. Plain is
-Agon without what makes it fast: every row is run, those of zero advantage too, and nothing that
-rows share is run once. Calls: `ready`, `threads`, `export`, `load`, `step`.
+Agon without what makes it fast: every row is run, those of zero advantage too, nothing that rows
+share is run once, and adapters run as PEFT runs them. Calls: `ready`, `threads`, `export`,
+`budget`, `load`, `step`.
 
 Each step begins with the same adapter weights. The rollouts' log-probabilities are those of these
 weights, computed once when they are loaded, so that every ratio is one, as it is in TRL.
@@ -11,13 +12,14 @@ weights, computed once when they are loaded, so that every ratio is one, as it i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 import workloads
-from agon import process
+from agon import lora, process
 from agon.config import Config
 from agon.logprobs import Scorer
 from agon.objective import Row
@@ -54,26 +56,31 @@ class UpdateArm:
         device: str = "cpu",
     ) -> None:
         """Start two adapters over the base; `b`, whose lora_B is not zero, is trained."""
-        training = {
-            "microbatch_tokens": microbatch_tokens,
+        self._training = {
             "gradient_checkpointing": checkpointing,
             "share_prefixes": not plain,
             "device": device,
         }
-        self.config = Config.model_validate(
-            # A norm that clips nothing, so that gradients can be compared.
-            {"training": training, "optimizer": {"clip_norm": 1e9}}
-        )
-        self.policies = Policies(base, self.config.adapters, 2, seed)
+        self.policies = Policies(base, Config().adapters, 2, seed)
         self.policies.model.to(device)
-        self.updater = Updater(self.policies, self.config, pad, torch.device(device))
+        self._pad, self._device = pad, torch.device(device)
+        self.budget(microbatch_tokens)
         self._plain, self._scorer = plain, Scorer(self.policies.model, pad, share=False)
         self._begin = {
             name: value.detach().clone() for name, value in self.policies.parameters(POLICY).items()
         }
         self._gradients: dict[str, torch.Tensor] = {}
-        self.updater.optimizers[POLICY].register_step_pre_hook(self._keep_gradients)
         self.drafts: list[Draft] = []
+
+    def budget(self, microbatch_tokens: int) -> None:
+        """Run so many padded tokens a pass from now on."""
+        training = {**self._training, "microbatch_tokens": microbatch_tokens}
+        self.config = Config.model_validate(
+            # A norm that clips nothing, so that gradients can be compared.
+            {"training": training, "optimizer": {"clip_norm": 1e9}}
+        )
+        self.updater = Updater(self.policies, self.config, self._pad, self._device)
+        self.updater.optimizers[POLICY].register_step_pre_hook(self._keep_gradients)
 
     def export(self, path: str) -> None:
         """Write the adapter that each step begins with."""
@@ -183,6 +190,8 @@ def main() -> None:
     process.prepare()
     channel = Channel()
     settings = settings_of()
+    if settings["plain"]:
+        lora.one_operation = lambda _model, _adapter: nullcontext()
     pad = workloads.Vocabulary.of(settings["folder"]).pad
     arm = UpdateArm(
         load_base(ModelConfig(name_or_path=settings["folder"])),
@@ -196,6 +205,7 @@ def main() -> None:
         "ready": ready,
         "threads": set_threads,
         "export": arm.export,
+        "budget": arm.budget,
         "load": arm.load,
         "step": arm.step,
     }

@@ -83,6 +83,105 @@ def solve(
 
 
 @app.command()
+def serve(
+    run: Annotated[Path | None, typer.Argument(help="A run folder.")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Base model of adapters that are given as folders.")
+    ] = None,
+    adapter_a: Annotated[Path | None, typer.Option(help="PEFT folder instead of a run.")] = None,
+    adapter_b: Annotated[Path | None, typer.Option(help="PEFT folder instead of a run.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    api_key: Annotated[
+        str | None, typer.Option(help="Key that clients must give; also AGON_API_KEY.")
+    ] = None,
+    allow_anyone: Annotated[
+        bool, typer.Option("--allow-anyone", help="Serve other machines without a key.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that the server may be called by; repeatable.")
+    ] = None,
+    upstream: Annotated[
+        str | None, typer.Option(help="Another OpenAI-compatible server that writes the stages.")
+    ] = None,
+    upstream_a: Annotated[str | None, typer.Option(help="Its model name of a.")] = None,
+    upstream_b: Annotated[str | None, typer.Option(help="Its model name of b.")] = None,
+    upstream_base: Annotated[str | None, typer.Option(help="Its model name of the base.")] = None,
+    upstream_key: Annotated[
+        str | None, typer.Option(envvar="AGON_UPSTREAM_KEY", help="Its API key.")
+    ] = None,
+    cut_drafts: Annotated[
+        bool, typer.Option("--cut-drafts", help="End a cascade's draft at its summary.")
+    ] = False,
+    early_exit: Annotated[
+        bool,
+        typer.Option("--early-exit", help="Skip the challenge where both policies' drafts agree."),
+    ] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Default completion limit of a stage; else the run's.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Rows that decode at once; else the run's.")
+    ] = None,
+    max_requests: Annotated[
+        int, typer.Option(help="Completions in work or waiting; more get 429.")
+    ] = 256,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests of one client in a minute; more get 429.")
+    ] = None,
+    body_kib: Annotated[int, typer.Option(help="Largest request body, KiB.")] = 1024,
+    timeout: Annotated[float, typer.Option(help="Longest time of one request, seconds.")] = 600.0,
+    drain: Annotated[int, typer.Option(help="Seconds for streams to finish at the end.")] = 120,
+    prefix_tokens: Annotated[
+        int, typer.Option(help="Prompt tokens kept for each policy, for prompts that begin alike.")
+    ] = 16_384,
+) -> None:
+    """Serve a run's pair through an OpenAI-compatible API, with a page at /."""
+    from agon.commands.serve import ServeOptions
+    from agon.commands.serve import serve as command
+
+    options = ServeOptions(
+        run=run,
+        base=base,
+        adapter_a=adapter_a,
+        adapter_b=adapter_b,
+        host=host,
+        port=port,
+        api_key=api_key,
+        allow_anyone=allow_anyone,
+        allow_hosts=tuple(allow_host or ()),
+        upstream=upstream,
+        upstream_names=(upstream_a, upstream_b, upstream_base),
+        upstream_key=upstream_key,
+        cut_drafts=cut_drafts,
+        early_exit=early_exit,
+        max_tokens=max_tokens,
+        slots=slots,
+        max_requests=max_requests,
+        rate=rate,
+        body_kib=body_kib,
+        timeout=timeout,
+        drain=drain,
+        prefix_tokens=prefix_tokens,
+    )
+    raise typer.Exit(command(options, _console()))
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist.")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Also one merged checkpoint for each adapter.")
+    ] = False,
+) -> None:
+    """Write a run's adapters as others load them: PEFT folders, cards, a launch line."""
+    from agon.commands.export import export as command
+
+    command(run, out, merge, _console())
+
+
+@app.command()
 def verify(
     file: Annotated[
         str | None,

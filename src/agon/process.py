@@ -9,8 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 DEFAULTS = {
     # Idle OpenMP threads that spin cost several times the work when another process wants the core.
@@ -28,44 +26,14 @@ DEFAULTS = {
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _KEPT = 2**31 - 1
-_HEAP, _MAPPED = _KEPT // 2, 2**20
 _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
-
-_prepared = False
 
 
 def prepare() -> None:
-    """Set the environment's defaults and let the C library keep the memory that it is given.
-
-    glibc maps large tensors anew at each allocation, and the kernel clears every page of them
-    again: in sampling a batch of logits costs more to allocate than to compute with. Other C
-    libraries have no `mallopt`, or ignore it; what a user has set for glibc stands.
-    """
-    global _prepared
+    """Set the environment's defaults and let the C library keep the memory that it is given."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if sys.platform.startswith("linux") and not any(name in os.environ for name in _OWN_SETTINGS):
-        _prepared = _call("mallopt", _M_MMAP_THRESHOLD, _HEAP)
-        _call("mallopt", _M_TRIM_THRESHOLD, _KEPT)
-
-
-@contextmanager
-def mapped_tensors() -> Iterator[None]:
-    """Within, tensors from 1 MiB on are mapped one by one and go back when they are freed.
-
-    A backward pass frees and allocates gigabytes in thousands of sizes, and a kept heap grew to
-    three times what was alive. Blocks that the heap already has free are used first, so this
-    cannot undo an earlier growth. Without `prepare` this does nothing.
-    """
-    if not _prepared:
-        yield
-        return
-    _call("malloc_trim", 0)
-    _call("mallopt", _M_MMAP_THRESHOLD, _MAPPED)
-    try:
-        yield
-    finally:
-        _call("mallopt", _M_MMAP_THRESHOLD, _HEAP)
+    _keep_memory()
 
 
 def settings() -> dict[str, str | None]:
@@ -74,9 +42,16 @@ def settings() -> dict[str, str | None]:
     return {name.lower().rstrip("_"): os.environ.get(name) for name in names}
 
 
-def _call(name: str, *arguments: int) -> bool:
-    """Call a function of the C library, if there is one of this name."""
-    function = getattr(ctypes.CDLL(None), name, None)
-    if function is not None:
-        function(*arguments)
-    return function is not None
+def _keep_memory() -> None:
+    """Reuse freed memory instead of returning it to the kernel.
+
+    glibc maps large tensors anew at each allocation, and the kernel clears every page of them
+    again: a batch of logits costs more to allocate than to compute with. Other C libraries have no
+    `mallopt`, or ignore it.
+    """
+    if not sys.platform.startswith("linux") or any(name in os.environ for name in _OWN_SETTINGS):
+        return
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, _KEPT // 2)
+        set_option(_M_TRIM_THRESHOLD, _KEPT)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agon.config import GameConfig, PromptConfig
 from agon.errors import ConfigError
-from agon.parsing import leaves_thinking_open, neutralise, parse, thinking_delimiters
+from agon.parsing import Parsed, leaves_thinking_open, neutralise, parse, thinking_delimiters
 from agon.records import Completion, Problem, Prompt, Reply
 
 if TYPE_CHECKING:
@@ -180,8 +180,16 @@ class Prompter:
                 list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
             )
         )
-        parsed = parse(text, prompt.thinking_open, self.delimiters)
-        return Reply(text, *parsed, completion=completion)
+        return Reply(text, *self.parts(prompt, text), completion=completion)
+
+    def parts(self, prompt: Prompt, text: str) -> Parsed:
+        """Thinking, summary and answer of a reply's text, without its end-of-turn token."""
+        return parse(text, prompt.thinking_open, self.delimiters)
+
+    def raw(self, text: str) -> Prompt:
+        """A text to be continued as it stands, without role prompts; nothing in it is control."""
+        kept, ids = self._texts.encode(text)
+        return Prompt(kept, ids, thinking_open=False)
 
     def _prompt(self, *parts: tuple[str, tuple[int, ...]]) -> Prompt:
         return Prompt(

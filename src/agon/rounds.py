@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from agon.cascade import passed_on
 from agon.config import Config, GameConfig
 from agon.engines.base import Engine, Sampling
 from agon.records import (
@@ -149,7 +150,7 @@ def exchange(
     without a usable summary and, in the hidden exchange, for everything.
     """
     kind, size = config.game.exchange, config.sampling.group_size
-    own = [None if r.summary is None else prompter.clip(r.summary) for r in replies]
+    own = [passed_on(reply.summary, prompter) for reply in replies]
     if kind == "hidden":
         return [None] * len(replies)
     if kind == "filler":

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from agon import process
+from agon import lora
 from agon.config import Config, OptimizerConfig
 from agon.engines.base import BASE
 from agon.logprobs import Batch, Prefixes, Scorer
@@ -149,8 +149,7 @@ class Updater:
         parameters = list(self._policies.parameters(name).values())
         for _ in range(self._config.objective.updates_per_step):
             optimizer.zero_grad(set_to_none=True)
-            with process.mapped_tensors():
-                loss, clipped, gap = self.backward(name, rows, weights)
+            loss, clipped, gap = self.backward(name, rows, weights)
             for parameter in parameters:
                 if parameter.grad is None:
                     # A step without any row to run is still a step: moments decay alike for
@@ -187,7 +186,7 @@ class Updater:
         batches = [(self._scorer.batch(rows, pack, part), part) for part in pack.batches]
         references = self._references(pack, batches)
         totals = torch.zeros(3, dtype=torch.float64)
-        with self._policies.active(name):
+        with self._policies.active(name), lora.one_operation(model, name):
             # transformers checkpoints activations in train mode alone; dropout is off for good.
             model.train(checkpointing)
             prefixes = self._scorer.prefixes(pack)

@@ -48,6 +48,26 @@ def open_workshop(config: Config, language: Language, judge: PooledJudge | None 
         AdapterError: A warm start does not fit.
         EngineError: The model cannot be sampled in process.
     """
+    policies, engine = open_engine(config, language)
+    judge = judge or PooledJudge(config.verifier, config.code)
+    device = engine.base.device
+    return Workshop(policies, Table(engine, judge, language.prompter), judge, device, language)
+
+
+def open_engine(
+    config: Config, language: Language, copies_each: bool = False
+) -> tuple[Policies, TorchEngine]:
+    """The policies and what samples them; no judge.
+
+    Args:
+        config: The run's configuration.
+        language: From `preflight.read_language`.
+        copies_each: See `TorchEngine`; for serving, which goes back and forth between policies.
+
+    Raises:
+        AdapterError: A warm start does not fit.
+        EngineError: The model cannot be sampled in process.
+    """
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
     device = choose_device(config)
@@ -68,9 +88,9 @@ def open_workshop(config: Config, language: Language, judge: PooledJudge | None 
         slots=config.sampling.slots,
         context_limit=language.context,
         fold=config.sampling.fold_weights,
+        copies_each=copies_each,
     )
-    judge = judge or PooledJudge(config.verifier, config.code)
-    return Workshop(policies, Table(engine, judge, language.prompter), judge, device, language)
+    return policies, engine
 
 
 def without_start(config: Config) -> Config:

@@ -16,6 +16,7 @@ from peft import LoraConfig, get_peft_model
 from scipy.stats import chisquare
 
 from agon.engines import prefill as prefill_module
+from agon.engines import spans
 from agon.engines.base import Sampling
 from agon.engines.cache import Lane
 from agon.engines.folded import FoldedLinears
@@ -503,6 +504,38 @@ def test_a_long_prompt_is_prefilled_in_slices(
 
 def logprobs_of(completions: list[Completion]) -> np.ndarray:
     return np.concatenate([completion.logprobs for completion in completions])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_attention_by_spans_changes_no_more_than_rounding(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of 3 to 60 tokens that end one after the other, so that gaps are closed all the time."""
+    prompts = prompts_of(*range(3, 61, 3), 3, 3, 50, 50)
+    limits = [5 + 7 * index % 23 for index in range(len(prompts))]
+    split = []
+    attend = spans._attend
+
+    def watched(module: Any, query: Any, *states: Any, **options: Any) -> Any:
+        if query.shape[2] == 1:
+            split.append(len(spans._active.get()))
+        return attend(module, query, *states, **options)
+
+    def run() -> list[Completion]:
+        split.clear()
+        engine = engine_of(architecture, slots=16, ends=())
+        return engine.generate(prompts, "b", Sampling(30), keys_of(len(prompts)), limits=limits)
+
+    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, spans.NAME, watched)
+    monkeypatch.setattr(spans, "_CALL", 1e12)
+    whole = run()
+    assert split
+    assert not any(split)
+    monkeypatch.setattr(spans, "_CALL", 0)
+    parts = run()
+    assert sum(number > 1 for number in split) > len(split) / 2
+    assert [c.token_ids for c in parts] == [c.token_ids for c in whole]
+    np.testing.assert_allclose(logprobs_of(parts), logprobs_of(whole), atol=2e-5)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

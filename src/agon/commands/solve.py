@@ -6,14 +6,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from agon.cascade import passed_on, sampling_key
 from agon.config import Config
 from agon.engines.base import Sampling
 from agon.errors import ConfigError
 from agon.preflight import Language, check_settings, read_language
-from agon.records import Problem, Prompt, Reply
+from agon.records import Problem, Prompt, Reply, Role
 from agon.runs import RunFolder
-from agon.tasks.countdown import read_question
-from agon.tasks.splits import stable_id
+from agon.tasks.asked import problem_of
 from agon.workshop import Workshop, for_use, load_run_adapters, open_workshop
 
 
@@ -44,18 +44,14 @@ def solve(
     stages = read_order(order, config)
     if temperature is not None and temperature < 0:
         raise ConfigError(f"--temperature: got {temperature}, expected 0 or more")
-    if not question.strip():
-        raise ConfigError("PROBLEM is empty: give the problem's text")
-    if config.task.name == "countdown":
-        try:
-            read_question(question)
-        except ValueError as error:
-            raise ConfigError(f"PROBLEM: {error}") from error
+    try:
+        problem = problem_of(config.task.name, question)
+    except ValueError as error:
+        raise ConfigError(f"PROBLEM: {error}") from error
     language = read_language(config)
     workshop = open_workshop(config, language)
     try:
         load_run_adapters(folder, workshop.policies, config.objective.updates_per_step)
-        problem = Problem(stable_id("solve", question), question.strip(), "", "none")
         if temperature is None:
             temperature = config.sampling.temperature
         sampling = Sampling(config.sampling.max_new_tokens, temperature)
@@ -91,17 +87,16 @@ def _cascade(
 ) -> None:
     prompter = workshop.table.prompter
     reply: Reply | None = None
-    for number, policy in enumerate(stages):
-        shown = None
+    for policy in stages:
         if reply is None:
-            prompt, role = prompter.plain(problem), "draft"
+            prompt, role = prompter.plain(problem), Role.DRAFT
         else:
-            shown = None if reply.summary is None else prompter.clip(reply.summary)
-            prompt, role = prompter.challenge(problem, shown), "challenge"
+            shown = passed_on(reply.summary, prompter)
+            prompt, role = prompter.challenge(problem, shown), Role.CHALLENGE
             console.print("\n[bold]passed on[/]", highlight=False)
             console.print(shown or "no usable summary", markup=False, highlight=False)
         console.print(f"\n[bold]{role} by {policy}[/]", highlight=False)
-        key = f"solve/{seed}/{role}/{problem.id}/{number}"
+        key = sampling_key(seed, role, problem, 0)
         reply = _stream(prompt, policy, sampling, key, workshop, console)
     assert reply is not None
     tokens = f"({reply.length} tokens in the last stage)"

@@ -80,9 +80,9 @@ class Lane:
         for buffer_BHCD in self.buffers_BHCD:
             buffer_BHCD[targets, :, columns] = buffer_BHCD[sources, :, columns]
 
-    def full(self, incoming: int) -> bool:
-        """Whether a column more, or a prompt of that many tokens, does not fit as things lie."""
-        if not self.buffers_BHCD:
+    def full(self, incoming: int, rows: int = 0) -> bool:
+        """Whether a column more, a prompt of so many tokens or so many rows do not fit as is."""
+        if not self.buffers_BHCD or self.buffers_BHCD[0].shape[0] < rows:
             return True
         return self.end >= self.buffers_BHCD[0].shape[2] or self.end < self.visible(incoming)
 
@@ -181,10 +181,21 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is untyped
             if states is None:
                 continue
             incoming = states[0].shape[2]
-            if lane.full(incoming):
+            if lane.full(incoming, self.rows + len(sources_M)):
                 lane.lay_out(states, self.rows_wanted, self.rows, self.length, incoming, self.limit)
             lane.insert(self.rows, states, sources_M)
         self.rows += len(sources_M)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys and values of one token in the widest layer; 0 before anything is laid out."""
+        return max(
+            (
+                sum(b.shape[1] * b.shape[3] * b.element_size() for b in lane.buffers_BHCD)
+                for lane in self.lanes
+            ),
+            default=0,
+        )
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy rows onto finished ones in every layer."""

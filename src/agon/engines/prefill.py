@@ -6,7 +6,7 @@ V vocabulary, L layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,9 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from agon.engines.cache import masks_by_kind
+
+States = Sequence[tuple[Tensor, Tensor] | None]
+"""Keys and values by layer, (U, H, T, D); None for layers without their own."""
 
 PREFILL_TOKENS = 8192
 """Padded prompt tokens of one pass; a longer prompt runs alone, a slice at a time."""
@@ -56,17 +59,30 @@ def chunks(prompts: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
         start += size
 
 
-def prefill(engine: Forward, prompts: list[tuple[int, ...]]) -> Prefilled:
-    """Run different prompts, padded on the left."""
+def prefill(
+    engine: Forward, prompts: list[tuple[int, ...]], past_L: States | None = None
+) -> Prefilled:
+    """Run different prompts, padded on the left.
+
+    Args:
+        engine: The model's side.
+        prompts: What to run.
+        past_L: Keys and values of the beginning of a single prompt, which is then not run again.
+            It must be shorter than the prompt.
+    """
     device, dtype, longest = engine.base.device, engine.base.dtype, max(map(len, prompts))
     pad = engine.pad_token_id
     ids_UT = torch.tensor([[pad] * (longest - len(ids)) + list(ids) for ids in prompts])
     begin_U1 = longest - torch.tensor([[len(ids)] for ids in prompts], device=device)
     column_T = torch.arange(longest, device=device)
     positions_UT = (column_T - begin_U1).clamp(min=0)
-    cache = DynamicCache()
+    cache, known = DynamicCache(), 0
+    for layer, states in enumerate(past_L or ()):
+        if states is not None:
+            cache.update(*states, layer)
+            known = states[0].shape[2]
     width = max(1, PREFILL_TOKENS // len(prompts))
-    for begin in range(0, longest, width):
+    for begin in range(known, longest, width):
         part = slice(begin, min(begin + width, longest))
         column_K = column_T[: part.stop]
         real_U1K = (column_K >= begin_U1)[:, None]

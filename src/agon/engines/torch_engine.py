@@ -1,16 +1,16 @@
 """The in-process engine: samples from the policies' own torch model, on any device.
 
-One decoding loop with slots. Identical prompts are prefilled once; a finished row's slot is
-emptied at once and refilled from the waiting prompts; keys and values are written in place
-(`cache`). A completion's random numbers come from a generator seeded by its key, so its tokens
-depend on its key alone. Its logits still carry the rounding of the batch that computed them
-(matrix products sum in another order for another shape): a token changes with its company only
-where the random number falls within that rounding of a boundary between two tokens.
+Identical prompts are prefilled once; a finished row's slot is emptied at once and refilled from the
+waiting prompts; keys and values are written in place (`cache`). `decoder` has the step itself;
+`continuous` drives it for requests that arrive at any time. A completion's random numbers come from
+a generator seeded by its key, so its tokens depend on its key alone. Its logits still carry the
+rounding of the batch that computed them (matrix products sum in another order for another shape): a
+token changes with its company only where the random number falls within that rounding of a boundary
+between two tokens.
 
 Distributions are never truncated. This module decodes no text and trains nothing.
 
-Dimensions: B rows that decode, V vocabulary, T prompt length, U
-different prompts, W columns that a row attends to, L layers, R requests.
+Dimensions: B rows that decode, V vocabulary, L layers, R requests, S sampled tokens.
 """
 
 from __future__ import annotations
@@ -24,19 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agon.engines import spans
 from agon.engines.base import BASE, OnToken, Sampling
-from agon.engines.cache import SlotCache, attention_layout, masks_by_kind
+from agon.engines.cache import attention_layout
+from agon.engines.decoder import Decoder
 from agon.engines.folded import FoldedLinears
 from agon.engines.prefill import Prefilled, chunks, prefill
-from agon.engines.sampler import generator, sample
 from agon.errors import EngineError
 from agon.records import Completion, PolicyVersion, Prompt
-
-_DRAWS = 64
-"""Uniform numbers drawn ahead for each row."""
-
-_MASK_AHEAD = 64
-"""Steps that an attention mask is built for."""
 
 
 class PolicyModel(Protocol):
@@ -67,6 +62,7 @@ class TorchEngine:
         slots: int,
         context_limit: int,
         fold: bool = True,
+        copies_each: bool = False,
     ) -> None:
         """Check that the model can be sampled here.
 
@@ -77,6 +73,8 @@ class TorchEngine:
             slots: Most rows that decode at once.
             context_limit: Most tokens of prompt and completion together.
             fold: Whether linear layers on a CPU are sampled through folded copies (`folded`).
+            copies_each: Whether every policy keeps folded copies of its own, for callers that go
+                back and forth between policies; otherwise they share one set, made anew.
 
         Raises:
             EngineError: The model keeps a state other than attention keys and values, or runs an
@@ -90,7 +88,8 @@ class TorchEngine:
         self.slots = slots
         self.context_limit = context_limit
         parameters = inspect.signature(self.base.forward).parameters
-        self._folded = FoldedLinears(self.base) if fold else None
+        self._fold, self._copies_each = fold, copies_each
+        self._folded: dict[str, FoldedLinears] = {}
         self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
 
     def generate(
@@ -124,16 +123,27 @@ class TorchEngine:
         if not prompts:
             return []
         version = PolicyVersion(policy, self.policies.version(policy))
+        with self.sampling(policy):
+            batch = _Batch(self, prompts, sampling, keys, on_token, limit_R)
+            batch.run()
+        return batch.completions(version)
+
+    @contextmanager
+    def sampling(self, policy: str) -> Iterator[None]:
+        """Forward passes inside sample from this policy."""
         adapter = None if policy == BASE else policy
+        folded = self._folded.get(policy if self._copies_each else "") if self._fold else None
+        if self._fold and folded is None:
+            folded = FoldedLinears(self.base)
+            self._folded[policy if self._copies_each else ""] = folded
         with (
             self.policies.active(policy),
             _eval_mode(self.base),
             torch.inference_mode(),
-            self._folded.applied(adapter) if self._folded else nullcontext(),
+            spans.installed(self.base),
+            folded.applied(adapter) if folded else nullcontext(),
         ):
-            loop = _Loop(self, prompts, sampling, keys, on_token, limit_R)
-            loop.run()
-        return loop.completions(version)
+            yield
 
     def _check(
         self,
@@ -195,7 +205,7 @@ class TorchEngine:
         return logits
 
 
-class _Loop:
+class _Batch:
     """One call of `generate`: requests that wait, rows that decode, tokens that are sampled."""
 
     def __init__(
@@ -209,15 +219,11 @@ class _Loop:
     ) -> None:
         self.engine = engine
         self.prompts = [prompt.token_ids for prompt in prompts]
-        self.sampling = sampling
         self.on_token = on_token
-        self.device = engine.base.device
-        self.dtype = engine.base.dtype
-        self.limit_R = limit_R
         longest = int((np.array([len(ids) for ids in self.prompts]) + limit_R).max())
-        self.cache = SlotCache(engine.windows_L, longest)
-        self.generators = [generator(key) for key in keys]
-        self.uniforms_RD = np.empty((len(keys), _DRAWS))
+        self.decoder = Decoder(engine, longest, self._note)
+        for ids, key, limit in zip(self.prompts, keys, limit_R.tolist(), strict=True):
+            self.decoder.seat(ids, key, sampling.temperature, limit)
         # Taken from the end. Long prompts first, so that later ones fit to the left of the cache's
         # last column, and equal prompts side by side, so that they share a prefill.
         self.waiting = sorted(
@@ -225,82 +231,22 @@ class _Loop:
             key=lambda request: (len(self.prompts[request]), self.prompts[request]),
         )
         self.prefilled: list[Prefilled] = []
-        self.request_B = np.empty(0, dtype=np.int64)
-        self.length_B = np.empty(0, dtype=np.int64)
-        self.count_B = np.empty(0, dtype=np.int64)
-        self.tokens_B = torch.empty(0, dtype=torch.long, device=self.device)
-        self.mask_steps = 0
         self.history: list[tuple[np.ndarray, np.ndarray]] = []
 
     def run(self) -> None:
         """Sample until nothing waits and nothing decodes."""
-        slots = self.engine.slots
-        while self.waiting or len(self.request_B):
-            free = slots - len(self.request_B)
+        slots, decoder = self.engine.slots, self.decoder
+        while self.waiting or decoder.live:
+            free = slots - decoder.live
             if self.waiting and (free * 8 >= slots or free >= len(self.waiting)):
                 self._admit(min(free, len(self.waiting)))
-            if len(self.request_B):
-                self._step()
-
-    def _step(self) -> None:
-        """Feed every row its newest token and sample the next."""
-        if self.mask_steps == 0:
-            self._build_mask()
-        self.length_B += 1
-        self.cache.advance()
-        logits_BV = self.engine.forward(
-            self.tokens_B[:, None], self.positions_B[:, None], self._masks(), self.cache
-        )
-        self.positions_B += 1
-        self.mask_steps -= 1
-        self.tokens_B, finished_B = self._sample(logits_BV, self.request_B, self.count_B)
-        self.count_B += 1
-        if finished_B.any():
-            self._remove(finished_B)
-
-    def _build_mask(self) -> None:
-        """Additive mask of the next steps over columns that count from the longest row's first."""
-        device, longest = self.device, int(self.length_B.max())
-        self.cache.length = longest
-        lengths_B1 = torch.as_tensor(self.length_B, device=device)[:, None]
-        self.positions_B = lengths_B1[:, 0].clone()
-        column_W = torch.arange(longest + _MASK_AHEAD, device=device)
-        hidden_BW = column_W < longest - lengths_B1
-        mask_BW = torch.zeros(hidden_BW.shape, dtype=self.dtype, device=device)
-        mask_BW.masked_fill_(hidden_BW, torch.finfo(self.dtype).min)
-        self.mask_B11W = mask_BW[:, None, None]
-        self.mask_steps = _MASK_AHEAD
-
-    def _masks(self) -> Any:
-        end = self.cache.length
-
-        def mask_of(window: int | None) -> Tensor:
-            start = 0 if window is None else max(0, end - window)
-            return self.mask_B11W[..., start:end]
-
-        return masks_by_kind(self.engine.kinds, mask_of)
-
-    def _remove(self, finished_B: np.ndarray) -> None:
-        """Close the gaps that finished rows leave with the last rows."""
-        live = int((~finished_B).sum())
-        holes = np.flatnonzero(finished_B[:live])
-        movers = live + np.flatnonzero(~finished_B[live:])
-        order = np.arange(live)
-        order[holes] = movers
-        if len(holes):
-            self.cache.move(self._tensor(movers), self._tensor(holes))
-        self.cache.rows = live
-        self.request_B, self.length_B = self.request_B[order], self.length_B[order]
-        self.count_B = self.count_B[order]
-        self.tokens_B = self.tokens_B[self._tensor(order)]
-        self.cache.length = int(self.length_B.max(initial=0))
-        self.mask_steps = 0
+            if decoder.live:
+                decoder.step()
 
     def _admit(self, number: int) -> None:
         """Let waiting requests in: prefill what is new, sample their first token, fill slots."""
-        self.cache.rows_wanted = len(self.request_B) + min(
-            len(self.waiting), self.engine.slots - len(self.request_B)
-        )
+        live = self.decoder.live
+        self.decoder.expect(live + min(len(self.waiting), self.engine.slots - live))
         entering = [self.waiting.pop() for _ in range(number)]
         known = {ids for done in self.prefilled for ids in done.rows}
         new = {self.prompts[request]: None for request in entering}
@@ -309,54 +255,15 @@ class _Loop:
             for chunk in chunks([ids for ids in new if ids not in known])
         ]
         for done in self.prefilled:
-            self._enter(done, [r for r in entering if self.prompts[r] in done.rows])
+            self.decoder.enter(done, [r for r in entering if self.prompts[r] in done.rows])
         upcoming = self.prompts[self.waiting[-1]] if self.waiting else None
         self.prefilled = [done for done in self.prefilled if upcoming in done.rows]
 
-    def _enter(self, done: Prefilled, requests: list[int]) -> None:
-        """Sample the first token of each request and give slots to those that go on."""
-        if not requests:
-            return
-        request_M = np.asarray(requests)
-        row_M = self._tensor(np.asarray([done.rows[self.prompts[r]] for r in requests]))
-        count_M = np.zeros(len(requests), dtype=np.int64)
-        tokens_M, finished_M = self._sample(done.logits_UV[row_M], request_M, count_M)
-        going = np.flatnonzero(~finished_M)
-        if not len(going):
-            return
-        going_M = self._tensor(going)
-        self.cache.admit(done.states_L, row_M[going_M])
-        lengths_M = np.asarray([len(self.prompts[r]) for r in request_M[going]])
-        self.request_B = np.concatenate([self.request_B, request_M[going]])
-        self.length_B = np.concatenate([self.length_B, lengths_M])
-        self.count_B = np.concatenate([self.count_B, count_M[going] + 1])
-        self.tokens_B = torch.cat([self.tokens_B, tokens_M[going_M]])
-        self.cache.length = int(self.length_B.max())
-        self.mask_steps = 0
-
-    def _sample(
-        self, logits_BV: Tensor, request_B: np.ndarray, count_B: np.ndarray
-    ) -> tuple[Tensor, np.ndarray]:
-        """Sample a token for each row, note it, and say which rows are finished by it."""
-        uniforms_B = None
-        if self.sampling.temperature > 0:
-            for request in request_B[count_B % _DRAWS == 0]:
-                self.uniforms_RD[request] = self.generators[request].random(_DRAWS)
-            uniforms_B = self._tensor(self.uniforms_RD[request_B, count_B % _DRAWS])
-        tokens_B, logprobs_B, entropies_B = sample(logits_BV, uniforms_B, self.sampling.temperature)
-        # One transfer a step: token numbers are exact in double precision.
-        noted_3B = torch.stack([tokens_B.double(), logprobs_B, entropies_B]).cpu().numpy()
-        if not np.isfinite(noted_3B).all():
-            raise EngineError(
-                "the model's logits are not finite: its weights have diverged or its dtype "
-                "overflows; lower optimizer.learning_rate or set model.dtype"
-            )
+    def _note(self, request_B: np.ndarray, noted_3B: np.ndarray, _finished_B: np.ndarray) -> None:
         self.history.append((request_B, noted_3B))
         if self.on_token is not None:
             for request, token in zip(request_B.tolist(), noted_3B[0].tolist(), strict=True):
                 self.on_token(request, int(token))
-        ended_B = np.isin(noted_3B[0], self.engine.end_token_ids)
-        return tokens_B, ended_B | (count_B + 1 == self.limit_R[request_B])
 
     def completions(self, version: PolicyVersion) -> list[Completion]:
         """What was sampled, put together by request."""
@@ -373,9 +280,6 @@ class _Loop:
                 Completion(token_ids, tuple(logprobs), tuple(entropies), truncated, version)
             )
         return result
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
 
 
 @contextmanager

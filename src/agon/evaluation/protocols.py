@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agon.cascade import passed_on, sampling_key
 from agon.engines.base import BASE, Sampling
 from agon.records import Outcome, Problem, Reply, Role, Verdict
 from agon.rounds import Table, derangement
@@ -144,7 +145,7 @@ def _summaries(
         ValueError: One problem alone has no other whose summary could be shown.
     """
     prompter = table.prompter
-    own = [None if draft.summary is None else prompter.clip(draft.summary) for draft in drafts]
+    own = [passed_on(draft.summary, prompter) for draft in drafts]
     if shown == "filler":
         return [None if text is None else prompter.filler(prompter.count(text)) for text in own]
     if shown == "shuffled":
@@ -172,8 +173,7 @@ def _run_stage(
         ]
     samples = len(sources) // len({problem.id for problem in sources})
     keys = [
-        f"eval/{seed}/{role}/{problem.id}/{index % samples}"
-        for index, problem in enumerate(sources)
+        sampling_key(seed, role, problem, index % samples) for index, problem in enumerate(sources)
     ]
     completions = table.engine.generate(prompts, policy, sampling, keys)
     replies = [prompter.read(p, c) for p, c in zip(prompts, completions, strict=True)]
