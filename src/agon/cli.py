@@ -318,6 +318,21 @@ def experiment_cell(
     raise typer.Exit(run_one(file, arm, seed, results, runs, _console()))
 
 
+@app.command()
+def report(
+    results: Annotated[list[Path], typer.Argument(help="Folders of result files.")],
+    experiment: Annotated[
+        Path | None,
+        typer.Option(help="The experiment's file; by default the one beside the results."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("report"),
+) -> None:
+    """Make one page, figures and tables from result files."""
+    from agon.commands.report import report as command
+
+    command(results, experiment, out, _console())
+
+
 def _console() -> Console:
     from rich.console import Console
 

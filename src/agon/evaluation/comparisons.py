@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import comb
 
 import numpy as np
@@ -98,7 +99,7 @@ def paired_difference(left_P: np.ndarray, right_P: np.ndarray, seed: int = 0) ->
             for _ in range(RESAMPLES // _CHUNK)
         ]
     )
-    low, high = _ends(means)
+    low, high = interval_ends(means)
     single = bool(np.isin(np.concatenate([left_P[both_P], right_P[both_P]]), (0.0, 1.0)).all())
     p = mcnemar(left_P[both_P] > 0, right_P[both_P] > 0) if single else None
     return Difference(float(gaps_P.mean()), low, high, p)
@@ -121,7 +122,7 @@ def mean_interval(rates_SP: np.ndarray, seed: int = 0) -> tuple[float, float, fl
         seed: Of the bootstrap.
     """
     means = _crossed_means([rates_SP], seed)[0]
-    low, high = _ends(means)
+    low, high = interval_ends(means)
     return float(np.nanmean(rates_SP)), low, high
 
 
@@ -141,7 +142,7 @@ def arm_difference(left_SP: np.ndarray, right_SP: np.ndarray, seed: int = 0) -> 
     if left_SP.shape != right_SP.shape:
         raise ValueError(f"shapes {left_SP.shape} and {right_SP.shape}: not the same seeds")
     left, right = _crossed_means([left_SP, right_SP], seed)
-    low, high = _ends(left - right)
+    low, high = interval_ends(left - right)
     left_S, right_S = np.nanmean(left_SP, axis=1), np.nanmean(right_SP, axis=1)
     gaps_S = left_S - right_S
     mean = float(gaps_S.mean())
@@ -164,23 +165,59 @@ def holm(values: Mapping[str, float]) -> dict[str, float]:
     return dict(zip(values, map(float, corrected), strict=True))
 
 
+def crossed_weights(seeds: int, problems: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """How often each seed and each problem is drawn in each of R = `RESAMPLES` resamples.
+
+    The same arguments give the same draws, so that arms are resampled alike.
+
+    Returns:
+        Counts of the seeds, (R, S), and of the problems, (R, P); not to be written to.
+    """
+    return _drawn(seeds, problems, seed)
+
+
+@lru_cache(maxsize=8)
+def _drawn(seeds: int, problems: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    weight_RS = np.empty((RESAMPLES, seeds), dtype=np.float32)
+    weight_RP = np.empty((RESAMPLES, problems), dtype=np.float32)
+    for weight_S, weight_P in zip(weight_RS, weight_RP, strict=True):
+        weight_S[:] = np.bincount(generator.integers(seeds, size=seeds), minlength=seeds)
+        weight_P[:] = np.bincount(generator.integers(problems, size=problems), minlength=problems)
+    for weights in (weight_RS, weight_RP):
+        weights.flags.writeable = False
+    return weight_RS, weight_RP
+
+
+def crossed_totals(values_SP: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The sum of a quantity over seeds and problems in each resample, (R,).
+
+    Args:
+        values_SP: Finite; a ratio of two such sums is a resampled mean.
+        seed: Of the bootstrap.
+    """
+    weight_RS, weight_RP = crossed_weights(values_SP.shape[0], values_SP.shape[1], seed)
+    totals = np.empty(RESAMPLES)
+    for start in range(0, RESAMPLES, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        of_problems = weight_RS[part].astype(float) @ values_SP
+        totals[part] = (of_problems * weight_RP[part]).sum(axis=1)
+    return totals
+
+
 def _crossed_means(arms_SP: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
     """Each arm's mean in each resample; all arms take the same seeds and problems."""
-    seeds, problems = arms_SP[0].shape
-    generator = np.random.default_rng(seed)
-    means: list[list[float]] = [[] for _ in arms_SP]
-    for _ in range(RESAMPLES):
-        weight_S = np.bincount(generator.integers(seeds, size=seeds), minlength=seeds)
-        weight_P = np.bincount(generator.integers(problems, size=problems), minlength=problems)
-        for kept, rates_SP in zip(means, arms_SP, strict=True):
-            scored_SP = ~np.isnan(rates_SP)
-            total = weight_S @ np.where(scored_SP, rates_SP, 0.0) @ weight_P
-            count = weight_S @ scored_SP.astype(float) @ weight_P
-            kept.append(total / count if count else np.nan)
-    return [np.array(kept) for kept in means]
+    means = []
+    for rates_SP in arms_SP:
+        scored_SP = ~np.isnan(rates_SP)
+        total_R = crossed_totals(np.where(scored_SP, rates_SP, 0.0), seed)
+        count_R = crossed_totals(scored_SP.astype(float), seed)
+        means.append(np.where(count_R > 0, total_R / np.maximum(count_R, 1.0), np.nan))
+    return means
 
 
-def _ends(means: np.ndarray) -> tuple[float, float]:
+def interval_ends(means: np.ndarray) -> tuple[float, float]:
+    """The 95 % percentile interval of resampled figures; nan ones are left out."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(means, [tail, 1 - tail])
     return float(low), float(high)

@@ -4,7 +4,7 @@ Two policies that err on the same problems cannot help each other. Error overlap
 beside that of one policy with itself: two samples of one policy err alike because some problems are
 hard, so `a` against `b` is compared with `a` against `a` and `b` against `b` on other samples.
 
-Dimensions: P problems, K attempts.
+Dimensions: P problems, K attempts, S seeds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 import numpy as np
+
+from agon.evaluation.comparisons import crossed_totals, interval_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,70 @@ def _compared(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Overlap:
         first_alone=float((~wrong_left & wrong_right).mean()),
         second_alone=float((wrong_left & ~wrong_right).mean()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """How much two policies' errors coincide beyond what two samples of one policy do.
+
+    Attributes:
+        across: Jaccard index of the errors of the two policies.
+        within: Mean of the two policies' indices with themselves, on other samples.
+        gap: across minus within; below zero the policies err on different problems.
+        low: Lower end of the gap's 95 % interval over seeds and problems.
+        high: Upper end.
+    """
+
+    across: float
+    within: float
+    gap: float
+    low: float
+    high: float
+
+
+def shared_errors(pairs_S: Sequence[tuple[np.ndarray, np.ndarray]], seed: int = 0) -> Shared:
+    """Compare two policies' error overlap with their own, over the runs of an arm.
+
+    Attempts of one number are drawn with the same random numbers by every policy, so they are never
+    compared with each other, across policies no more than within one: `across` and `within` differ
+    in the policies alone.
+
+    Args:
+        pairs_S: For each seed both policies' outcomes at the same problems, each (P, K) with K of
+            at least 2: 1 right, 0 wrong, nan unscored.
+        seed: Of the bootstrap.
+
+    Raises:
+        ValueError: There is one attempt at each problem, or no error at all.
+    """
+    kinds = []
+    for left, right in ((0, 1), (0, 0), (1, 1)):
+        counted = [_error_counts(pair[left], pair[right]) for pair in pairs_S]
+        kinds.append(tuple(np.array(counts_SP) for counts_SP in zip(*counted, strict=True)))
+    points = [_ratio(both.sum(), either.sum()) for both, either in kinds]
+    if np.isnan(points).any():
+        raise ValueError("a policy has no error: overlaps cannot be compared")
+    resampled = [_ratio(*(crossed_totals(x, seed) for x in counts)) for counts in kinds]
+    low, high = interval_ends(resampled[0] - (resampled[1] + resampled[2]) / 2)
+    within = float(points[1] + points[2]) / 2
+    return Shared(float(points[0]), within, float(points[0]) - within, low, high)
+
+
+def _ratio(both: np.ndarray, either: np.ndarray) -> np.ndarray:
+    return np.where(either > 0, both / np.maximum(either, 1.0), np.nan)
+
+
+def _error_counts(first_PK: np.ndarray, second_PK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At each problem the pairs of unlike-numbered attempts in which both err, and one errs."""
+    if first_PK.shape[1] < 2:
+        raise ValueError("one attempt at a problem cannot be compared with another sample")
+    both_P, either_P = np.zeros(len(first_PK)), np.zeros(len(first_PK))
+    for i, j in permutations(range(first_PK.shape[1]), 2):
+        left_P, right_P = first_PK[:, i], second_PK[:, j]
+        scored_P = ~(np.isnan(left_P) | np.isnan(right_P))
+        both_P += scored_P & (left_P == 0) & (right_P == 0)
+        either_P += scored_P & ((left_P == 0) | (right_P == 0))
+    return both_P, either_P
 
 
 def votes(answers_K: Sequence[str | None]) -> list[int | None]:

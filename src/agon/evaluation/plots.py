@@ -7,6 +7,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from agon.evaluation.bands import running_mean
+
 WINDOW = 10
 """Steps that a training curve is averaged over."""
 
@@ -74,14 +76,6 @@ def _coloured(
     """Each run with a supply of its colours."""
     for number, (name, rows) in enumerate(runs.items()):
         yield name, rows, cycle(COLOURS[number % len(COLOURS)])
-
-
-def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """The mean of each value and those before it, at most `window` in all."""
-    return [
-        sum(values[max(0, index - window + 1) : index + 1]) / min(index + 1, window)
-        for index in range(len(values))
-    ]
 
 
 def _systems(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,19 @@ class SystemResult:
         sums_P = np.nansum(self.outcomes_PK, axis=1)
         return np.where(scored_P > 0, sums_P / np.maximum(scored_P, 1), np.nan)
 
+    def ordered(self, order: Sequence[int]) -> SystemResult:
+        """The same attempts with the problems in another order."""
+        rows = list(order)
+        return SystemResult(
+            outcomes_PK=self.outcomes_PK[rows],
+            drafts_PK=None if self.drafts_PK is None else self.drafts_PK[rows],
+            generated_PK=self.generated_PK[rows],
+            last_PK=self.last_PK[rows],
+            read_PK=self.read_PK[rows],
+            truncated_PK=self.truncated_PK[rows],
+            votes_PK=self.votes_PK[rows],
+        )
+
 
 def pack(attempts: Sequence[Attempt], samples: int) -> dict[str, Any]:
     """One system's attempts for the file."""
@@ -103,6 +116,9 @@ class Result:
 
     path: Path
     data: Mapping[str, Any]
+    _read: dict[tuple[str, str], SystemResult] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def cell(self) -> Cell:
@@ -110,9 +126,14 @@ class Result:
         return Cell(self.data["arm"], self.data["seed"])
 
     def system(self, split: str, name: str) -> SystemResult:
-        """A system's attempts on `dev` or `test`."""
-        evaluation = self.data["evaluations"][split]
-        return unpack(evaluation["systems"][name], evaluation["samples"])
+        """A system's attempts on `dev` or `test`, problems in the order of their ids."""
+        if (split, name) not in self._read:
+            evaluation = self.data["evaluations"][split]
+            ids = evaluation["problems"]
+            found = unpack(evaluation["systems"][name], evaluation["samples"])
+            order = sorted(range(len(ids)), key=ids.__getitem__)
+            self._read[split, name] = found.ordered(order)
+        return self._read[split, name]
 
     def systems(self, split: str) -> list[str]:
         """The systems that were evaluated."""
@@ -175,6 +196,56 @@ def read_result(path: Path) -> Result:
     if schema != SCHEMA:
         raise DataError(f"{path} has schema {schema}, this version reads {SCHEMA}")
     return Result(path, data)
+
+
+def check_result(result: Result) -> None:
+    """See that everything is there which a report reads, and that lengths agree.
+
+    Raises:
+        DataError: Something is missing or damaged; the file and the field are named.
+    """
+    data = result.data
+    for key, kind in _FIELDS.items():
+        if not isinstance(data.get(key), kind):
+            raise DataError(f"{result.path}: the field {key} is missing or damaged")
+    for split in ("dev", "test"):
+        place = f"evaluations.{split}"
+        try:
+            evaluation = data["evaluations"][split]
+            tries = len(evaluation["problems"]) * evaluation["samples"]
+            systems = evaluation["systems"]
+            if not tries or not systems:
+                raise DataError(f"{result.path}: {place} is empty")
+            for name, packed in systems.items():
+                _check_packed(packed, tries, f"{result.path}: {place}.systems.{name}", "->" in name)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{result.path}: {place} is damaged: {error!r}") from error
+
+
+_FIELDS = {
+    "experiment": str,
+    "arm": str,
+    "seed": int,
+    "about": str,
+    "reported": str,
+    "trained": bool,
+    "config": dict,
+    "environment": dict,
+    "evaluations": dict,
+}
+"""What every result file has at its top."""
+
+
+def _check_packed(packed: Mapping[str, Any], tries: int, place: str, two: bool) -> None:
+    for key in ("outcomes", "last", "read", "truncated", "votes", *(("drafts", "generated") * two)):
+        if len(packed[key]) != tries:
+            raise DataError(f"{place}.{key} has {len(packed[key])} entries, expected {tries}")
+    for key in ("outcomes", *(("drafts",) * two)):
+        if not set(packed[key]) <= set(_VALUES):
+            raise DataError(f"{place}.{key} has letters that stand for no outcome")
+    for key in ("last", "read", "votes", *(("generated",) * two)):
+        if not all(type(value) in (int, float) for value in packed[key]):
+            raise DataError(f"{place}.{key} has entries that are no numbers")
 
 
 def read_results(folder: Path) -> list[Result]:

@@ -61,13 +61,43 @@ class ArmRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two systems of trained arms over the seeds that both have, left minus right.
+
+    Attributes:
+        left: One side.
+        right: The other.
+        seeds: The seeds of both.
+        left_by_seed: pass@1 of each.
+        right_by_seed: Likewise.
+        difference: Over seeds and problems.
+    """
+
+    left: Side
+    right: Side
+    seeds: tuple[int, ...]
+    left_by_seed: tuple[float, ...]
+    right_by_seed: tuple[float, ...]
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
 class ContrastRow:
-    """A primary contrast, left minus right; `p_holm` is corrected over all of them."""
+    """A primary contrast; `p_holm` is corrected over all of them."""
 
     spec: ContrastSpec
-    seeds: tuple[int, ...]
-    difference: Difference
+    comparison: Comparison
     p_holm: float | None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of both sides."""
+        return self.comparison.seeds
+
+    @property
+    def difference(self) -> Difference:
+        """Left minus right."""
+        return self.comparison.difference
 
 
 def by_arm(results: Sequence[Result]) -> dict[str, dict[int, Result]]:
@@ -103,7 +133,7 @@ def arm_row(arm: str, runs: Mapping[int, Result], reported: Reported | None = No
     word: Reported = reported or some.data["reported"]
     names = {seed: run.reported(word) for seed, run in runs.items()}
     tries = {seed: run.system("test", names[seed]) for seed, run in runs.items()}
-    rates_SP = _rates(runs, names)
+    rates_SP = test_rates(runs, names)
     mean, low, high = mean_interval(rates_SP)
     drafts = [t for t in tries.values() if t.drafts_PK is not None]
     return ArmRow(
@@ -112,7 +142,7 @@ def arm_row(arm: str, runs: Mapping[int, Result], reported: Reported | None = No
         reported=word,
         systems=tuple(names.values()),
         seeds=tuple(runs),
-        by_seed=tuple(float(np.nanmean(rates_P)) for rates_P in rates_SP),
+        by_seed=by_seed(rates_SP),
         mean=mean,
         low=low,
         high=high,
@@ -137,31 +167,47 @@ def contrast_rows(
     """
     found = []
     for spec in experiment.primary:
-        left, right = arms.get(spec.left.arm, {}), arms.get(spec.right.arm, {})
-        seeds = tuple(seed for seed in left if seed in right)
-        if not seeds:
-            continue
-        difference = arm_difference(_side(spec.left, left, seeds), _side(spec.right, right, seeds))
-        found.append((spec, seeds, difference))
-    tested = {spec.name: d.p for spec, _, d in found if d.p is not None}
+        comparison = compare(arms, spec.left, spec.right)
+        if comparison is not None:
+            found.append((spec, comparison))
+    tested = {s.name: c.difference.p for s, c in found if c.difference.p is not None}
     missing = len(experiment.primary) - len(tested)
     corrected = holm(tested | {f"\0{index}": 1.0 for index in range(missing)})
-    return [ContrastRow(*row, corrected.get(row[0].name)) for row in found]
+    return [ContrastRow(spec, c, corrected.get(spec.name)) for spec, c in found]
 
 
-def _side(side: Side, runs: Mapping[int, Result], seeds: Sequence[int]) -> np.ndarray:
-    chosen = {seed: runs[seed] for seed in seeds}
-    return _rates(chosen, {seed: run.reported(side.reported) for seed, run in chosen.items()})
+def compare(arms: Mapping[str, Mapping[int, Result]], left: Side, right: Side) -> Comparison | None:
+    """Two arms over the seeds that both have; None where there is no such seed.
+
+    Raises:
+        DataError: A run has no such system.
+    """
+    ours, theirs = arms.get(left.arm, {}), arms.get(right.arm, {})
+    seeds = tuple(seed for seed in ours if seed in theirs)
+    if not seeds:
+        return None
+    left_SP, right_SP = side_rates(arms, left, seeds), side_rates(arms, right, seeds)
+    return Comparison(
+        left, right, seeds, by_seed(left_SP), by_seed(right_SP), arm_difference(left_SP, right_SP)
+    )
 
 
-def _rates(runs: Mapping[int, Result], names: Mapping[int, str]) -> np.ndarray:
-    """Share of right attempts, (S, P), problems in the order of their ids."""
-    rows = []
-    for seed, run in runs.items():
-        ids = run.data["evaluations"]["test"]["problems"]
-        order = sorted(range(len(ids)), key=ids.__getitem__)
-        rows.append(run.system("test", names[seed]).rates_P[order])
-    return np.array(rows)
+def side_rates(
+    arms: Mapping[str, Mapping[int, Result]], side: Side, seeds: Sequence[int]
+) -> np.ndarray:
+    """Share of right test attempts, (S, P), of the system that dev chose under each seed."""
+    chosen = {seed: arms[side.arm][seed] for seed in seeds}
+    return test_rates(chosen, {seed: run.reported(side.reported) for seed, run in chosen.items()})
+
+
+def by_seed(rates_SP: np.ndarray) -> tuple[float, ...]:
+    """pass@1 of each run."""
+    return tuple(float(np.nanmean(rates_P)) for rates_P in rates_SP)
+
+
+def test_rates(runs: Mapping[int, Result], names: Mapping[int, str]) -> np.ndarray:
+    """Share of right test attempts, (S, P), problems in the order of their ids."""
+    return np.array([run.system("test", names[seed]).rates_P for seed, run in runs.items()])
 
 
 def _mean(arrays: Sequence[np.ndarray]) -> float:
