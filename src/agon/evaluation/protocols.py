@@ -170,7 +170,7 @@ def _run_stage(
         prompts = [
             prompter.challenge(problem, text) for problem, text in zip(sources, shown, strict=True)
         ]
-    samples = len(sources) // len({problem.id for problem in sources})
+    samples = len(sources) // max(1, len({problem.id for problem in sources}))
     keys = [
         f"eval/{seed}/{role}/{problem.id}/{index % samples}"
         for index, problem in enumerate(sources)
