@@ -205,8 +205,7 @@ class Group:
 
     def share(self, items: Sequence[Item]) -> list[Item]:
         """This process's contiguous part."""
-        count = len(items)
-        return list(items[self.rank * count // self.size : (self.rank + 1) * count // self.size])
+        return part(items, self.rank, self.size)
 
     def meet(self, place: str) -> None:
         """Wait for all."""
@@ -307,6 +306,12 @@ class Group:
             operation()
         except RuntimeError as error:
             raise self._heart.explain(error) from error
+
+
+def part(items: Sequence[Item], rank: int, size: int) -> list[Item]:
+    """The contiguous part of a list that one of so many processes has."""
+    count = len(items)
+    return list(items[rank * count // size : (rank + 1) * count // size])
 
 
 def launched() -> int:

@@ -7,6 +7,7 @@ changes nothing. What a user has set in the environment stands.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ def prepare() -> None:
     libraries have no `mallopt`, or ignore it; what a user has set for glibc stands.
     """
     global _prepared
+    # Where it is installed PEFT imports it, and it warns of a CPU kernel that is never used here.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if sys.platform.startswith("linux") and not any(name in os.environ for name in _OWN_SETTINGS):

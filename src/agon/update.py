@@ -194,13 +194,14 @@ class Updater:
         """
         totals = torch.zeros(3, dtype=torch.float64)
         packs = self._scorer.plan(rows, self._config.training.microbatch_tokens) if rows else []
+        idle = 0
         if self._lockstep:
             packs = [Pack(batches=[batch]) for pack in packs for batch in pack.batches]
+            idle = self._processes.largest(len(packs)) - len(packs)
         for pack in packs:
             totals += self._backward_pack(name, rows, weights, pack)
-        if self._lockstep:
-            for _ in range(self._processes.largest(len(packs)) - len(packs)):
-                self._backward_pack(name, [IDLE], [0.0], Pack(batches=[[0]]))
+        for _ in range(idle):
+            self._backward_pack(name, [IDLE], [0.0], Pack(batches=[[0]]))
         tokens = sum(len(row.completion_ids) for row in rows)
         loss, clipped, gap, count = self._processes.total([*totals.tolist(), tokens])
         return loss, clipped / max(count, 1), gap / max(count, 1)
