@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +27,19 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override a setting; repeatable."),
 ]
+
+
+@app.callback()
+def only_train_in_several(context: typer.Context) -> None:
+    """Refuse commands that several processes would do several times."""
+    from agon.distributed import launched
+    from agon.errors import ConfigError
+
+    if launched() > 1 and context.invoked_subcommand != "train":
+        raise ConfigError(
+            f"agon {context.invoked_subcommand} runs in one process, but WORLD_SIZE = "
+            f"{launched()}: only `agon train` is for `accelerate launch` and torchrun"
+        )
 
 
 @app.command()
@@ -341,15 +355,18 @@ def _console() -> Console:
 
 def main() -> None:
     """Entry point: errors that a user can mend are printed as one sentence, status 2."""
+    from agon.distributed import is_first
     from agon.errors import AgonError, NothingToLearn
 
     try:
         app(standalone_mode=True)
     except NothingToLearn as error:
-        print(f"agon: {error}", file=sys.stderr)  # noqa: T201
+        if is_first():
+            print(f"agon: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
     except AgonError as error:
-        print(f"agon: {error}", file=sys.stderr)  # noqa: T201
+        rank = "" if is_first() else f"rank {os.environ['RANK']}: "
+        print(f"agon: {rank}{error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     except Exception as error:
         # torch is not imported here just to name its class.

@@ -52,6 +52,14 @@ class ModelConfig(Section):
     dtype: Annotated[Literal["float32", "bfloat16", "auto"], OURS] = "float32"
     """Type of the base's weights; adapters are always float32. `auto` keeps the checkpoint's."""
 
+    quantization: Annotated[Literal["none", "nf4"], OURS] = "none"
+    """Whether the base's linear layers are kept in 4 bits (NF4, through bitsandbytes; QLoRA).
+    `model.dtype` is what they compute in. Adapters stay float32 and are never folded in."""
+
+    shard: Annotated[bool, OURS] = False
+    """Whether several processes share out the base's layers (FSDP2) instead of keeping a whole one
+    each. Sampling brings them together for the time of a step's rollouts."""
+
     attention: Annotated[Literal["sdpa", "eager"], OURS] = "sdpa"
     """Attention implementation of transformers; the in-process engine needs masks it can give."""
 
@@ -216,6 +224,13 @@ class TrainingConfig(Section):
 
     threads: Annotated[int | None, OURS] = Field(None, ge=1)
     """CPU threads of torch; null leaves its own choice."""
+
+    process_timeout: Annotated[float, OURS] = Field(60.0, gt=0)
+    """Seconds without a sign of life after which one of several processes is lost and the run
+    ends."""
+
+    wait_timeout: Annotated[float, OURS] = Field(3600.0, gt=0)
+    """Seconds that several processes wait for the slowest living one before the run ends."""
 
 
 TaskName = Literal[
@@ -521,6 +536,11 @@ class Config(Section):
                 game.exchange == "shuffled" and self.training.problems_per_step < 2,
                 'game.exchange = "shuffled" passes on another problem\'s summary: '
                 "training.problems_per_step must be at least 2",
+            ),
+            (
+                self.model.shard and self.model.quantization != "none",
+                f'model.shard = true and model.quantization = "{self.model.quantization}" do not '
+                "go together: 4-bit weights cannot be shared out; set one of the two",
             ),
             (
                 self.task.name == "math500",

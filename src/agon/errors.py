@@ -33,3 +33,11 @@ class EngineError(AgonError):
 
 class NothingToLearn(AgonError):
     """Training stopped since no gradient can come: all truncated, or every group flat."""
+
+
+class ProcessLost(AgonError):
+    """One of a run's processes died, hangs or does not agree with the others; names its rank."""
+
+
+class Preempted(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM); the run goes on later from its checkpoint."""

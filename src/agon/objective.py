@@ -38,7 +38,17 @@ class Row:
         return len(self.prompt_ids) + len(self.completion_ids)
 
 
-def row_weights(aggregation: str, lengths: Sequence[int], limit: int) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class StreamSize:
+    """Scored rows of a whole stream and their completion tokens."""
+
+    rows: int
+    tokens: int
+
+
+def row_weights(
+    aggregation: str, lengths: Sequence[int], limit: int, size: StreamSize | None = None
+) -> list[float]:
     """Weight of each row's summed token losses, for the scored rows of one stream.
 
     Args:
@@ -46,15 +56,19 @@ def row_weights(aggregation: str, lengths: Sequence[int], limit: int) -> list[fl
             over its tokens and then the rows; `dr_grpo` divides by rows times the limit.
         lengths: Completion tokens of every scored row, the zero-advantage rows included.
         limit: Completion limit in tokens.
+        size: Of the whole stream, where these rows are a part of it.
 
     Sources: Yu et al. 2025 (DAPO), Shao et al. 2024 (GRPO), Liu et al. 2025 (Dr. GRPO).
     """
+    size = size or StreamSize(len(lengths), sum(lengths))
+    if not lengths:
+        return []
     if aggregation == "dapo":
-        return [1.0 / sum(lengths)] * len(lengths)
+        return [1.0 / size.tokens] * len(lengths)
     if aggregation == "grpo":
-        return [1.0 / (len(lengths) * length) for length in lengths]
+        return [1.0 / (size.rows * length) for length in lengths]
     if aggregation == "dr_grpo":
-        return [1.0 / (len(lengths) * limit)] * len(lengths)
+        return [1.0 / (size.rows * limit)] * len(lengths)
     raise ValueError(f"aggregation: got {aggregation!r}, expected dapo, grpo or dr_grpo")
 
 

@@ -25,6 +25,7 @@ from agon.adapter_folders import FINGERPRINT_FILE, check_adapter_folder
 from agon.config import AdapterConfig, ModelConfig
 from agon.engines.base import BASE
 from agon.errors import AdapterError, ConfigError
+from agon.quantised import quantised, settle
 
 
 class Policies:
@@ -135,6 +136,14 @@ class Policies:
         """Every policy that can be sampled."""
         return (BASE, *self.names)
 
+    def digest(self, name: str) -> str:
+        """A hash of every byte of an adapter."""
+        digest = hashlib.sha256()
+        for key, parameter in self._parameters[name].items():
+            digest.update(key.encode())
+            digest.update(parameter.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
     def save(self, folder: Path) -> None:
         """Write each adapter as a plain PEFT folder `folder/a`, `folder/b`."""
         self.model.save_pretrained(
@@ -243,22 +252,26 @@ def fingerprint(base: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def load_base(config: ModelConfig) -> torch.nn.Module:
-    """Load the base into CPU memory; `preflight` has checked that it is there."""
+def load_base(config: ModelConfig, device: torch.device | None = None) -> torch.nn.Module:
+    """Load the base into CPU memory; `preflight` has checked that it is there.
+
+    A quantised base is loaded onto the device (the CPU by default), since it is quantised there.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     from agon.assets import model_folder
 
     logging.disable_progress_bar()
-
+    more = {} if config.quantization == "none" else quantised(config, device or torch.device("cpu"))
     try:
-        return AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
+        base: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
             model_folder(config.name_or_path),
             revision=config.revision or "main",
             dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
             attn_implementation=config.attention,
             trust_remote_code=config.trust_remote_code,
+            **more,
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(
@@ -266,3 +279,6 @@ def load_base(config: ModelConfig) -> torch.nn.Module:
             f"{str(error).strip().splitlines()[0]} Give a complete folder of a causal language "
             "model, or a hub name that this machine can reach"
         ) from error
+    if config.quantization != "none":
+        settle(base)
+    return base

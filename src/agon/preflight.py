@@ -17,6 +17,7 @@ from agon.config import PROGRAM_TASKS, CodeConfig, Config, TaskConfig, VerifierC
 from agon.errors import ConfigError, Unreachable
 from agon.hub import hub_fault
 from agon.prompts import Prompter
+from agon.quantised import check_quantization
 from agon.records import Outcome, Problem
 from agon.tasks import TaskData, load_task
 from agon.tasks.splits import Split
@@ -47,7 +48,8 @@ def check_settings(config: Config) -> None:
     """Refuse what this machine cannot do or what is not there.
 
     Raises:
-        ConfigError: No GPU for `training.device = "cuda"`, or a missing model folder.
+        ConfigError: No GPU for `training.device = "cuda"`, no bitsandbytes for a quantised base, or
+            a missing model folder.
         AdapterError: A warm start from a folder that does not fit.
     """
     if config.training.device == "cuda":
@@ -58,6 +60,7 @@ def check_settings(config: Config) -> None:
                 'training.device = "cuda", but this machine has no usable GPU: set '
                 'training.device = "cpu" or "auto"'
             )
+    check_quantization(config.model)
     name = config.model.name_or_path
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists()
     if name != EMBEDDED and looks_local and not (Path(name) / "config.json").is_file():

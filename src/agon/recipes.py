@@ -22,11 +22,14 @@ RESUMABLE = frozenset(
         "checkpoint.keep",
         "logging.project",
         "logging.trackers",
+        "model.shard",
         "stop.truncated_share",
         "stop.unscored_share",
         "stop.window",
         "training.device",
+        "training.process_timeout",
         "training.threads",
+        "training.wait_timeout",
         "verifier.workers",
     }
 )

@@ -6,6 +6,9 @@ AdamW and its own clip norm, and the learning rate is a function of the step alo
 
 Rows that cannot change the result are left out: unscored ones, and those of zero advantage when
 beta = 0.
+
+Of several processes each runs its own rows. Their weights hold the denominators of the whole
+stream, so that the sum of the processes' gradients is the gradient of one.
 """
 
 from __future__ import annotations
@@ -17,12 +20,16 @@ import torch
 
 from agon import lora
 from agon.config import Config, OptimizerConfig
+from agon.distributed import ALONE, Processes
 from agon.engines.base import BASE
 from agon.logprobs import Batch, Prefixes, Scorer
-from agon.objective import Row, kl_penalty, row_weights, token_losses
+from agon.objective import Row, StreamSize, kl_penalty, row_weights, token_losses
 from agon.policies import Policies
 from agon.records import Challenge, Draft
 from agon.sharing import Pack
+
+IDLE = Row(prompt_ids=(0,), completion_ids=(0,), logprobs=(0.0,), advantage=0.0)
+"""What a process runs, with weight 0, while others still have rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,15 @@ class UpdateStats:
 
 
 def stream_rows(
-    rollouts: Sequence[Draft | Challenge], config: Config
+    rollouts: Sequence[Draft | Challenge], config: Config, processes: Processes = ALONE
 ) -> tuple[list[Row], list[float]]:
-    """The scored rows of one stream and the weight of each row's summed token losses."""
+    """The scored rows of one stream and the weight of each row's summed token losses.
+
+    Args:
+        rollouts: This process's part of the stream.
+        config: The run's configuration.
+        processes: Who has the other parts.
+    """
     scored = [rollout for rollout in rollouts if rollout.reward is not None]
     rows = [
         Row(
@@ -61,11 +74,11 @@ def stream_rows(
         )
         for rollout in scored
     ]
-    if not rows:
-        return [], []
     lengths = [len(row.completion_ids) for row in rows]
+    count, tokens = processes.total([len(rows), sum(lengths)])
+    size = StreamSize(int(count), int(tokens))
     limit = config.sampling.max_new_tokens
-    return rows, row_weights(config.objective.aggregation, lengths, limit)
+    return rows, row_weights(config.objective.aggregation, lengths, limit, size)
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
@@ -102,6 +115,7 @@ class Updater:
         config: Config,
         pad_token_id: int,
         device: torch.device,
+        processes: Processes = ALONE,
     ):
         """Build the optimizers.
 
@@ -110,11 +124,15 @@ class Updater:
             config: The run's configuration.
             pad_token_id: Fills short rows; its value reaches no result.
             device: Where the model is.
+            processes: The run's processes.
         """
         self._policies, self._config = policies, config
-        self._device = device
+        self._device, self._processes = device, processes
+        # Every pass through a sharded base is made by all processes together.
+        self._lockstep = config.model.shard and processes.size > 1
         # Checkpointing drops the cache that rows would continue.
         share = config.training.share_prefixes and not config.training.gradient_checkpointing
+        share = share and not self._lockstep
         self._scorer = Scorer(policies.model, pad_token_id, share)
         self.optimizers = make_optimizers(policies, config.optimizer)
         if config.training.gradient_checkpointing:
@@ -136,7 +154,7 @@ class Updater:
         rows: list[Row] = []
         weights: list[float] = []
         for stream in streams:
-            stream_row, stream_weight = stream_rows(stream, self._config)
+            stream_row, stream_weight = stream_rows(stream, self._config, self._processes)
             rows += stream_row
             weights += stream_weight
         scored = len(rows)
@@ -150,6 +168,7 @@ class Updater:
         for _ in range(self._config.objective.updates_per_step):
             optimizer.zero_grad(set_to_none=True)
             loss, clipped, gap = self.backward(name, rows, weights)
+            self._processes.sum_gradients(parameters)
             for parameter in parameters:
                 if parameter.grad is None:
                     # A step without any row to run is still a step: moments decay alike for
@@ -160,7 +179,8 @@ class Updater:
         optimizer.zero_grad(set_to_none=True)
         version = self._policies.version(name) + self._config.objective.updates_per_step
         self._policies.set_version(name, version)
-        return UpdateStats(loss, float(norm), len(rows), scored, clipped, gap)
+        run, scored = map(int, self._processes.total([len(rows), scored]))
+        return UpdateStats(loss, float(norm), run, scored, clipped, gap)
 
     def backward(
         self, name: str, rows: Sequence[Row], weights: Sequence[float]
@@ -168,16 +188,22 @@ class Updater:
         """Accumulate the gradient of sum_rows w_row sum_t l_t into the adapter's parameters.
 
         Returns:
-            The loss, the share of clipped tokens and the mean |log p - log q| per token.
+            The loss, the share of clipped tokens and the mean |log p - log q| per token, over the
+            rows of all processes; the gradient is this process's.
         """
-        if not rows:
-            return 0.0, 0.0, 0.0
         totals = torch.zeros(3, dtype=torch.float64)
-        for pack in self._scorer.plan(rows, self._config.training.microbatch_tokens):
+        packs = self._scorer.plan(rows, self._config.training.microbatch_tokens) if rows else []
+        idle = 0
+        if self._lockstep:
+            packs = [Pack(batches=[batch]) for pack in packs for batch in pack.batches]
+            idle = self._processes.largest(len(packs)) - len(packs)
+        for pack in packs:
             totals += self._backward_pack(name, rows, weights, pack)
+        for _ in range(idle):
+            self._backward_pack(name, [IDLE], [0.0], Pack(batches=[[0]]))
         tokens = sum(len(row.completion_ids) for row in rows)
-        loss, clipped, gap = totals.tolist()
-        return loss, clipped / tokens, gap / tokens
+        loss, clipped, gap, count = self._processes.total([*totals.tolist(), tokens])
+        return loss, clipped / max(count, 1), gap / max(count, 1)
 
     def _backward_pack(
         self, name: str, rows: Sequence[Row], weights: Sequence[float], pack: Pack

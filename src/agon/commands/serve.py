@@ -253,7 +253,7 @@ def _in_process(options: ServeOptions, pair: Pair, language: Language) -> tuple[
     if options.slots is not None:
         changed = config.sampling.model_copy(update={"slots": options.slots})
         config = config.model_copy(update={"sampling": changed})
-    policies, engine = open_engine(config, language, copies_each=True)
+    policies, engine = open_engine(config, language)
     if pair.folder is not None:
         load_run_adapters(pair.folder, policies, config.objective.updates_per_step)
     else:

@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from agon.checkpoints import list_checkpoints
-from agon.commands.train import INTERRUPTED, describe_environment, train_run
+from agon.commands.train import describe_environment, train_run
 from agon.config import Config
 from agon.display import caution, say
 from agon.engines.base import BASE, Sampling
@@ -65,7 +65,7 @@ def run_cell(experiment: Experiment, cell: Cell, runs: Path, target: Path, conso
         console: Where to write.
 
     Returns:
-        The process's exit status: 0, or 130 after Ctrl-C.
+        The process's exit status: 0, 130 after Ctrl-C, or 75 after SIGTERM.
 
     Raises:
         AgonError: Anything that the user can mend.
@@ -78,8 +78,9 @@ def run_cell(experiment: Experiment, cell: Cell, runs: Path, target: Path, conso
     if arm.train:
         try:
             resumed = folder.config.is_file()
-            if train_run(config, (), folder, resumed, console) == INTERRUPTED:
-                return INTERRUPTED
+            status = train_run(config, (), folder, resumed, console)
+            if status != 0:
+                return status
         except NothingToLearn as error:
             stopped = str(error)
             caution(console, f"{cell.name}: {error}")

@@ -81,7 +81,8 @@ def read_rounds(matrix: Matrix, limit: int = MAX_BYTES) -> Rounds:
     rule = (
         f"{len(kept):,} of the {total:,} rounds of the result files, to keep this page under "
         f"10 MB: of every cell the first {samples} of up to {most} rollouts at {steps} of up to "
-        f"{longest} steps, evenly spread with the last among them{cut}. The result files hold the rest."
+        f"{longest} steps, evenly spread with the last among them{cut}. The result files hold the "
+        "rest."
     )
     return Rounds(tuple(kept), total, rule)
 
