@@ -359,10 +359,13 @@ def streams_of(played: Round) -> dict[str, list[list[Draft | Challenge]]]:
 
 def update_figures(name: str, stats: UpdateStats) -> Figures:
     """An update's figures under the adapter's name."""
-    return {
+    figures = {
         f"update.{name}.loss": stats.loss,
         f"update.{name}.grad_norm": stats.grad_norm,
         f"update.{name}.clipped": stats.clipped,
         f"update.{name}.ratio_gap": stats.ratio_gap,
         f"update.{name}.row_share": stats.rows / stats.scored if stats.scored else 0.0,
     }
+    if stats.capped is not None:
+        figures[f"update.{name}.capped"] = stats.capped
+    return figures
