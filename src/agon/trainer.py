@@ -7,7 +7,7 @@
         log; every k steps a checkpoint
 
 A policy that plays both roles gets one optimizer step on the sum of its streams. Ctrl-C during
-sampling or evaluation drops the unfinished step and saves; during an update it waits for the
+sampling or evaluation drops the unfinished step and saves, as does a sampler that is gone; during an update it waits for the
 step's end, so that a checkpoint always lies between two steps.
 """
 
@@ -30,7 +30,7 @@ from agon.checkpoints import State, save_checkpoint
 from agon.config import Config
 from agon.display import Display
 from agon.engines.base import Sampling
-from agon.errors import CheckpointError, NothingToLearn
+from agon.errors import CheckpointError, NothingToLearn, SamplerLost
 from agon.evaluation.protocols import System, evaluate
 from agon.evaluation.statistics import summarise
 from agon.metrics import Figures, round_metrics
@@ -192,6 +192,7 @@ class Trainer:
         Raises:
             NothingToLearn: See `watch`; the state is saved before.
             KeyboardInterrupt: Ctrl-C; the state is saved before.
+            SamplerLost: What samples is gone; the state is saved before.
             CheckpointError: Nothing more can be written.
         """
         if not self._logs:
@@ -204,7 +205,7 @@ class Trainer:
                         self._save()
                 with interrupts.droppable():
                     self._last_evaluation(display)
-        except (KeyboardInterrupt, NothingToLearn):
+        except (KeyboardInterrupt, NothingToLearn, SamplerLost):
             self._save()
             raise
         finally:
@@ -217,6 +218,9 @@ class Trainer:
         started = time.perf_counter()
         with interrupts.droppable():
             row: dict[str, Any] = {"step": self.step}
+            if self._workshop.follower is not None:
+                with watch("sync"):
+                    row |= self._workshop.follower.sync()
             if self._config.evaluation.every and self.step % self._config.evaluation.every == 0:
                 row |= self._evaluate(display, watch)
             problems = batch_of(self.step, self._problems, self._config)

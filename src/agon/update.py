@@ -235,7 +235,9 @@ class Updater:
                 weights_B = torch.tensor([weights[i] for i in part], device=self._device)
                 old_N = batch.sampler_logprobs_N
                 if self._config.objective.old_logprobs == "trainer":
-                    old_N = before(logprobs_N, [len(rows[i].completion_ids) for i in part], part, old)
+                    old_N = before(
+                        logprobs_N, [len(rows[i].completion_ids) for i in part], part, old
+                    )
                 loss, figures = self._loss(logprobs_N, old_N, reference_N, batch, weights_B)
                 loss.backward()  # type: ignore[no-untyped-call]
                 totals += figures

@@ -5,14 +5,16 @@ Training, evaluation and solving all begin here, after `preflight`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from agon.checkpoints import latest_checkpoint
-from agon.config import Config
-from agon.engines.torch_engine import TorchEngine
+from agon.config import Config, EngineConfig
+from agon.engines.base import Engine, Follower
+from agon.engines.opening import open_follower, open_torch
 from agon.errors import CheckpointError
 from agon.policies import Policies, load_base
 from agon.preflight import Language
@@ -23,30 +25,46 @@ from agon.verifiers import PooledJudge
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What plays a round, and the policies behind it."""
+    """What plays a round, and the policies behind it.
+
+    Attributes:
+        follower: The table's engine where it samples from copies of the adapters; None where it
+            samples from the policies themselves.
+    """
 
     policies: Policies
     table: Table
     judge: PooledJudge
     device: torch.device
     language: Language
+    follower: Follower | None = None
 
     def close(self) -> None:
-        """End the verifier's worker processes."""
+        """End the verifier's worker processes and what samples."""
         self.judge.close()
+        if self.follower is not None:
+            self.follower.close()
 
 
-def open_workshop(config: Config, language: Language, judge: PooledJudge | None = None) -> Workshop:
-    """Load the base and start the adapters as the configuration says.
+def open_workshop(
+    config: Config,
+    language: Language,
+    judge: PooledJudge | None = None,
+    folder: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Workshop:
+    """Load the base, start the adapters as the configuration says, and open the engine.
 
     Args:
         config: The run's configuration.
         language: From `preflight.read_language`.
         judge: One that is running already; None starts one.
+        folder: The run's, where copies of the adapters may go; None is the working folder.
+        say: Told what an engine beside the trainer was found to be.
 
     Raises:
         AdapterError: A warm start does not fit.
-        EngineError: The model cannot be sampled in process.
+        EngineError: The model cannot be sampled as `engine.kind` says.
     """
     if config.training.threads is not None:
         torch.set_num_threads(config.training.threads)
@@ -61,16 +79,13 @@ def open_workshop(config: Config, language: Language, judge: PooledJudge | None 
         folder = warm[name]
         if folder is not None:
             policies.load(name, Path(folder), field=f"adapters.warm_{name}")
-    engine = TorchEngine(
-        policies,
-        end_token_ids=language.prompter.end_token_ids,
-        pad_token_id=language.pad_token_id,
-        slots=config.sampling.slots,
-        context_limit=language.context,
-        fold=config.sampling.fold_weights,
-    )
+    follower = None
+    if config.engine.kind != "torch":
+        follower = open_follower(config, language, policies, folder or Path(), say)
+    engine: Engine = follower or open_torch(config, language, policies)
     judge = judge or PooledJudge(config.verifier, config.code)
-    return Workshop(policies, Table(engine, judge, language.prompter), judge, device, language)
+    table = Table(engine, judge, language.prompter)
+    return Workshop(policies, table, judge, device, language, follower)
 
 
 def without_start(config: Config) -> Config:
@@ -86,6 +101,11 @@ def for_use(config: Config) -> Config:
     """A run's configuration for using its adapters, on whatever device is here."""
     training = config.training.model_copy(update={"device": "auto"})
     return without_start(config).model_copy(update={"training": training})
+
+
+def in_process(config: Config) -> Config:
+    """A configuration that samples from the policies themselves, whatever the run sampled with."""
+    return config.model_copy(update={"engine": EngineConfig()})
 
 
 def choose_device(config: Config) -> torch.device:

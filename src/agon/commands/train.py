@@ -9,6 +9,7 @@ import os
 import platform
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from agon import process
 from agon.checkpoints import latest_checkpoint, load_checkpoint
 from agon.config import Config, leaves
 from agon.display import Display, caution, say
+from agon.engines.opening import check_engine
 from agon.errors import ConfigError, DataError, Unreachable
 from agon.preflight import (
     Language,
@@ -103,6 +105,8 @@ def train_run(
     isolation = check_sandbox(config.task, config.code)
     if isolation is not None:
         say(console, isolation)
+    for note in check_engine(config):
+        say(console, note)
     if not resumed:
         folder.check_new()
     data = read_task(config)
@@ -125,19 +129,22 @@ def _run(
         problems, dev, notes = checked_problems(config, data, judge)
         for note in (*data.notes, *notes):
             say(console, note)
-        workshop = open_workshop(config, language, judge)
-        environment = describe_environment(str(workshop.device))
-        if not resumed:
-            folder.create()
-            write_atomically(folder.config, config.model_dump_json(indent=2) + "\n")
-            origins = sources_of(config, overrides)
-            write_atomically(folder.sources, json.dumps(origins, indent=2) + "\n")
-        write_atomically(folder.environment, json.dumps(environment, indent=2) + "\n")
-        with open_trackers(config, folder) as trackers:
-            trainer = Trainer(config, folder, workshop, problems, dev, environment, trackers)
-            if resumed:
-                _restore(trainer, folder, workshop, environment, console)
-            return _train(trainer, folder, config, console)
+        opened = open_workshop(config, language, judge, folder.path, partial(say, console))
+        with contextlib.closing(opened) as workshop:
+            environment = describe_environment(str(workshop.device))
+            if workshop.follower is not None:
+                environment |= workshop.follower.describe()
+            if not resumed:
+                folder.create()
+                write_atomically(folder.config, config.model_dump_json(indent=2) + "\n")
+                origins = sources_of(config, overrides)
+                write_atomically(folder.sources, json.dumps(origins, indent=2) + "\n")
+            write_atomically(folder.environment, json.dumps(environment, indent=2) + "\n")
+            with open_trackers(config, folder) as trackers:
+                trainer = Trainer(config, folder, workshop, problems, dev, environment, trackers)
+                if resumed:
+                    _restore(trainer, folder, workshop, environment, console)
+                return _train(trainer, folder, config, console)
     finally:
         judge.close()
 
@@ -292,6 +299,11 @@ def show_plan(
     isolation = check_sandbox(config.task, config.code)
     if isolation is not None:
         say(console, isolation)
+    try:
+        for note in check_engine(config):
+            say(console, note)
+    except Unreachable as error:
+        say(console, f"engine: not checked. {error}")
     try:
         data = read_task(config)
     except Unreachable as error:
