@@ -7,8 +7,9 @@
         log; every k steps a checkpoint
 
 A policy that plays both roles gets one optimizer step on the sum of its streams. Ctrl-C during
-sampling or evaluation drops the unfinished step and saves, as does a sampler that is gone; during an update it waits for the
-step's end, so that a checkpoint always lies between two steps.
+sampling or evaluation drops the unfinished step and saves, as does the loss of a sampler outside
+this process; during an update Ctrl-C waits for the step's end, so that a checkpoint always lies
+between two steps.
 """
 
 from __future__ import annotations

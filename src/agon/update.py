@@ -298,6 +298,6 @@ def before(
         places: Each row's place in its stream, the key into `old`.
         old: What is known; filled here.
     """
-    for place, now in zip(places, logprobs_N.detach().split(list(lengths)), strict=True):
+    for place, now in zip(places, torch.split(logprobs_N.detach(), list(lengths)), strict=True):
         old.setdefault(place, now)
     return torch.cat([old[place] for place in places])

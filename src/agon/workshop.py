@@ -76,9 +76,9 @@ def open_workshop(
     policies.model.to(device)
     warm = {"a": config.adapters.warm_a, "b": config.adapters.warm_b}
     for name in policies.names:
-        folder = warm[name]
-        if folder is not None:
-            policies.load(name, Path(folder), field=f"adapters.warm_{name}")
+        start = warm[name]
+        if start is not None:
+            policies.load(name, Path(start), field=f"adapters.warm_{name}")
     follower = None
     if config.engine.kind != "torch":
         follower = open_follower(config, language, policies, folder or Path(), say)

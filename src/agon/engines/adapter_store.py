@@ -9,6 +9,8 @@ next one on the same machine.
                                                   │   │  └ number of the copy
                                                   │   └ optimizer steps of the adapter
                                                   └ adapter
+
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agon.errors import EngineError
-from agon.policies import Policies
+
+if TYPE_CHECKING:
+    from agon.policies import Policies
 
 SHARED_MEMORY = Path("/dev/shm")
 _ROOMY = 8

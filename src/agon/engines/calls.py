@@ -11,6 +11,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -105,10 +106,8 @@ class Caller:
             self._closed = True
             connection = self._connection
         if connection is not None and connection.sock is not None:
-            try:
+            with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             connection.close()
 
     def get(self, path: str) -> Answer:
@@ -173,22 +172,25 @@ class Caller:
     def _send_once(self, method: str, path: str, body: bytes | None) -> http.client.HTTPResponse:
         connection = self._open()
         connection.request(method, self._address.path + path, body, self._headers)
+        if self._closed:  # while it connected
+            connection.close()
+            raise self._cut()
         return connection.getresponse()
 
     def _open(self) -> http.client.HTTPConnection:
         with self._lock:
             if self._closed:
-                raise Closed(f"the connection to {self._address.url} was closed")
+                raise self._cut()
             if self._connection is None:
-                kind = (
-                    http.client.HTTPSConnection
-                    if self._address.secure
-                    else http.client.HTTPConnection
-                )
+                secure, plain = http.client.HTTPSConnection, http.client.HTTPConnection
+                kind = secure if self._address.secure else plain
                 self._connection = kind(
                     self._address.host, self._address.port, timeout=self._seconds
                 )
             return self._connection
+
+    def _cut(self) -> Closed:
+        return Closed(f"the connection to {self._address.url} was closed")
 
     def _lost(self, error: Exception) -> SamplerLost:
         """The error to raise.
@@ -198,7 +200,7 @@ class Caller:
                 closes it, parts of it can be None in the middle of a read.
         """
         if self._closed:
-            return Closed(f"the connection to {self._address.url} was closed")
+            return self._cut()
         if isinstance(error, AttributeError):
             raise error
         what = (
