@@ -31,6 +31,10 @@ class EngineError(AgonError):
     """The engine cannot sample what it was asked for."""
 
 
+class SamplerLost(EngineError):
+    """What samples is gone or answers no more; the training state is whole and can be saved."""
+
+
 class NothingToLearn(AgonError):
     """Training stopped since no gradient can come: all truncated, or every group flat."""
 

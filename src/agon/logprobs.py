@@ -36,7 +36,7 @@ class Batch:
         input_ids_BL: What follows the row's prefix, without its last token, then padding.
         places_N: Positions in the flattened (B, L) whose next token is a completion token.
         targets_N: Those tokens, row by row.
-        old_logprobs_N: The sampler's log-probabilities of them.
+        sampler_logprobs_N: The sampler's log-probabilities of them.
         advantages_N: Their row's advantage.
         rows_N: Their row's place in the batch.
     """
@@ -44,7 +44,7 @@ class Batch:
     input_ids_BL: Tensor
     places_N: Tensor
     targets_N: Tensor
-    old_logprobs_N: Tensor
+    sampler_logprobs_N: Tensor
     advantages_N: Tensor
     rows_N: Tensor
 
@@ -74,7 +74,7 @@ def collate(
         input_ids_BL=ids_BL.to(device),
         places_N=torch.cat(places).to(device),
         targets_N=torch.tensor([t for row in rows for t in row.completion_ids], device=device),
-        old_logprobs_N=torch.tensor([p for row in rows for p in row.logprobs], device=device),
+        sampler_logprobs_N=torch.tensor([p for row in rows for p in row.logprobs], device=device),
         advantages_N=torch.tensor([row.advantage for row in rows])[rows_N].to(device),
         rows_N=rows_N.to(device),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -80,6 +80,7 @@ class Policies:
                             noise = torch.randn(parameter.shape) * config.start_scale
                             parameter.copy_(noise.to(parameter))
         self._versions = dict.fromkeys((BASE, *self.names), 0)
+        self._revisions = dict.fromkeys((BASE, *self.names), 0)
         self.model.eval()
         self._select(BASE)
 
@@ -103,6 +104,14 @@ class Policies:
     def set_version(self, name: str, version: int) -> None:
         """Record a policy's version after an update or a resume."""
         self._versions[name] = version
+        self._revisions[name] += 1
+
+    def revision(self, name: str) -> int:
+        """How often a policy's weights have been changed in this process, by updates or loading.
+
+        Whoever keeps a copy of the weights tells by it when the copy is old; versions may repeat.
+        """
+        return self._revisions[name]
 
     @contextmanager
     def active(self, name: str) -> Iterator[None]:
@@ -144,12 +153,13 @@ class Policies:
             digest.update(parameter.detach().cpu().numpy().tobytes())
         return digest.hexdigest()[:16]
 
-    def save(self, folder: Path) -> None:
-        """Write each adapter as a plain PEFT folder `folder/a`, `folder/b`."""
+    def save(self, folder: Path, names: Sequence[str] | None = None) -> None:
+        """Write adapters, all of them by default, as plain PEFT folders `folder/a`, `folder/b`."""
+        names = list(self.names if names is None else names)
         self.model.save_pretrained(
-            str(folder), selected_adapters=list(self.names), save_embedding_layers=False
+            str(folder), selected_adapters=names, save_embedding_layers=False
         )
-        for name in self.names:
+        for name in names:
             note = {"base_fingerprint": self.fingerprint, "version": self.version(name)}
             (folder / name / FINGERPRINT_FILE).write_text(json.dumps(note, indent=2) + "\n")
 
@@ -185,6 +195,7 @@ class Policies:
                 "over the same base with the same adapters.target_modules and adapters.rank"
             )
         set_peft_model_state_dict(self.model, weights, adapter_name=name)
+        self._revisions[name] += 1
         self._select(self._selected)
 
     def weight_changes(self) -> dict[str, float]:

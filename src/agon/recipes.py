@@ -20,6 +20,12 @@ RESUMABLE = frozenset(
     {
         "checkpoint.every",
         "checkpoint.keep",
+        "engine.api_key_variable",
+        "engine.folder",
+        "engine.gpu_memory",
+        "engine.kv_cache_gib",
+        "engine.seconds",
+        "engine.urls",
         "logging.project",
         "logging.trackers",
         "model.shard",

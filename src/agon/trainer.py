@@ -7,8 +7,9 @@
         log; every k steps a checkpoint
 
 A policy that plays both roles gets one optimizer step on the sum of its streams. Ctrl-C or SIGTERM
-during sampling or evaluation drops the unfinished step and saves; during an update it waits for
-the step's end, so that a checkpoint always lies between two steps.
+during sampling or evaluation drops the unfinished step and saves, as does the loss of a sampler
+outside this process; during an update a signal waits for the step's end, so that a checkpoint
+always lies between two steps.
 
 Where there are several processes (`distributed`), each plays and updates on its own problems;
 figures are those of all rollouts, every decision is the same everywhere, and rank 0 alone writes.
@@ -32,7 +33,7 @@ from agon.config import Config
 from agon.display import Display
 from agon.distributed import ALONE, Processes, joined
 from agon.engines.base import Sampling
-from agon.errors import CheckpointError, NothingToLearn, Preempted
+from agon.errors import CheckpointError, NothingToLearn, Preempted, SamplerLost
 from agon.evaluation.protocols import Attempt, System, evaluate
 from agon.evaluation.statistics import summarise
 from agon.heartbeat import Doing
@@ -154,6 +155,7 @@ class Trainer:
             KeyboardInterrupt: Ctrl-C; the state is saved before.
             Preempted: SIGTERM; the state is saved before.
             ProcessLost: Another process died, hangs or has other adapters.
+            SamplerLost: What samples is gone; the state is saved before.
             CheckpointError: Nothing more can be written.
         """
         if not self._logs:
@@ -164,7 +166,7 @@ class Trainer:
             with Interrupts(asked=self._processes.hurry, several=several) as interrupts:
                 try:
                     self._all_steps(display, interrupts)
-                except (KeyboardInterrupt, NothingToLearn) as stop:
+                except (KeyboardInterrupt, NothingToLearn, SamplerLost) as stop:
                     if isinstance(stop, KeyboardInterrupt):
                         kind = isinstance(stop, Preempted)
                         self._processes.stopping(Doing.PREEMPTED if kind else Doing.INTERRUPTED)
@@ -188,6 +190,9 @@ class Trainer:
         started = time.perf_counter()
         with interrupts.droppable():
             row: dict[str, Any] = {"step": self.step}
+            if self._workshop.follower is not None:
+                with watch("sync"):
+                    row |= self._workshop.follower.sync()
             if self._config.evaluation.every and self.step % self._config.evaluation.every == 0:
                 row |= self._evaluate(display, watch)
             problems = batch_of(self.step, self._problems, self._config)
@@ -357,10 +362,13 @@ def streams_of(played: Round) -> dict[str, list[list[Draft | Challenge]]]:
 
 def update_figures(name: str, stats: UpdateStats) -> Figures:
     """An update's figures under the adapter's name."""
-    return {
+    figures = {
         f"update.{name}.loss": stats.loss,
         f"update.{name}.grad_norm": stats.grad_norm,
         f"update.{name}.clipped": stats.clipped,
         f"update.{name}.ratio_gap": stats.ratio_gap,
         f"update.{name}.row_share": stats.rows / stats.scored if stats.scored else 0.0,
     }
+    if stats.capped is not None:
+        figures[f"update.{name}.capped"] = stats.capped
+    return figures

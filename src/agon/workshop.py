@@ -5,6 +5,7 @@ Training, evaluation and solving all begin here, after `preflight`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from pathlib import Path
 import torch
 
 from agon.checkpoints import latest_checkpoint
-from agon.config import Config
+from agon.config import Config, EngineConfig
 from agon.distributed import ALONE, Processes
+from agon.engines.base import Engine, Follower
+from agon.engines.opening import open_follower, open_torch
 from agon.engines.torch_engine import TorchEngine
 from agon.errors import CheckpointError
 from agon.policies import Policies, load_base
@@ -26,7 +29,12 @@ from agon.verifiers import PooledJudge
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What plays a round, and the policies behind it."""
+    """What plays a round, and the policies behind it.
+
+    Attributes:
+        follower: The table's engine where it samples from copies of the adapters; None where it
+            samples from the policies themselves.
+    """
 
     policies: Policies
     table: Table
@@ -34,39 +42,50 @@ class Workshop:
     device: torch.device
     language: Language
     sharded: ShardedBase | None = None
+    follower: Follower | None = None
 
     def sampling(self) -> AbstractContextManager[None]:
         """Sample inside: a sharded base is whole there. All processes enter and leave it."""
         return nullcontext() if self.sharded is None else self.sharded.whole()
 
     def close(self) -> None:
-        """End the verifier's worker processes."""
+        """End the verifier's worker processes and what samples."""
         self.judge.close()
+        if self.follower is not None:
+            self.follower.close()
 
 
 def open_workshop(
     config: Config,
     language: Language,
     judge: PooledJudge | None = None,
+    folder: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
     processes: Processes = ALONE,
 ) -> Workshop:
-    """Load the base and start the adapters as the configuration says.
+    """Load the base, start the adapters as the configuration says, and open the engine.
 
     Args:
         config: The run's configuration.
         language: From `preflight.read_language`.
         judge: One that is running already; None starts one.
+        folder: The run's, where copies of the adapters may go; None is the working folder.
+        say: Told what an engine beside the trainer was found to be.
         processes: The run's processes, among which a base may be shared out.
 
     Raises:
         AdapterError: A warm start does not fit.
-        EngineError: The model cannot be sampled in process.
+        EngineError: The model cannot be sampled as `engine.kind` says.
     """
     policies, sharded = open_policies(config, processes)
-    engine = torch_engine(config, language, policies, fold=sharded is None)
+    follower = None
+    if config.engine.kind != "torch":
+        follower = open_follower(config, language, policies, folder or Path(), say)
+    engine: Engine = follower or open_torch(config, language, policies, fold=sharded is None)
     judge = judge or PooledJudge(config.verifier, config.code)
     table = Table(engine, judge, language.prompter)
-    return Workshop(policies, table, judge, engine.base.device, language, sharded)
+    device = policies.model.get_base_model().device
+    return Workshop(policies, table, judge, device, language, sharded, follower)
 
 
 def open_engine(config: Config, language: Language) -> tuple[Policies, TorchEngine]:
@@ -77,7 +96,7 @@ def open_engine(config: Config, language: Language) -> tuple[Policies, TorchEngi
         EngineError: The model cannot be sampled in process.
     """
     policies, _ = open_policies(config, ALONE)
-    return policies, torch_engine(config, language, policies, copies_each=True)
+    return policies, open_torch(config, language, policies, copies_each=True)
 
 
 def open_policies(config: Config, processes: Processes) -> tuple[Policies, ShardedBase | None]:
@@ -100,34 +119,10 @@ def open_policies(config: Config, processes: Processes) -> tuple[Policies, Shard
         policies.model.to(device)
     warm = {"a": config.adapters.warm_a, "b": config.adapters.warm_b}
     for name in policies.names:
-        folder = warm[name]
-        if folder is not None:
-            policies.load(name, Path(folder), field=f"adapters.warm_{name}")
+        start = warm[name]
+        if start is not None:
+            policies.load(name, Path(start), field=f"adapters.warm_{name}")
     return policies, sharded
-
-
-def torch_engine(
-    config: Config,
-    language: Language,
-    policies: Policies,
-    fold: bool = True,
-    copies_each: bool = False,
-) -> TorchEngine:
-    """The in-process engine; 4-bit weights are never folded.
-
-    Raises:
-        EngineError: The model cannot be sampled in process.
-    """
-    whole = config.model.quantization == "none"
-    return TorchEngine(
-        policies,
-        end_token_ids=language.prompter.end_token_ids,
-        pad_token_id=language.pad_token_id,
-        slots=config.sampling.slots,
-        context_limit=language.context,
-        fold=config.sampling.fold_weights and fold and whole,
-        copies_each=copies_each,
-    )
 
 
 def without_start(config: Config) -> Config:
@@ -144,6 +139,11 @@ def for_use(config: Config) -> Config:
     training = config.training.model_copy(update={"device": "auto"})
     model = config.model.model_copy(update={"shard": False})
     return without_start(config).model_copy(update={"training": training, "model": model})
+
+
+def in_process(config: Config) -> Config:
+    """A configuration that samples from the policies themselves, whatever the run sampled with."""
+    return config.model_copy(update={"engine": EngineConfig()})
 
 
 def choose_device(config: Config) -> torch.device:

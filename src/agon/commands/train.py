@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from agon.checkpoints import latest_checkpoint, load_checkpoint
 from agon.config import Config, leaves
 from agon.display import Display, caution, say
 from agon.distributed import ALONE, Processes, join, joined
+from agon.engines.opening import check_engine
 from agon.errors import ConfigError, DataError, NothingToLearn, Preempted, Unreachable
 from agon.interrupts import Interrupts
 from agon.preflight import (
@@ -153,6 +155,13 @@ def _checked(
     isolation = check_sandbox(config.task, config.code)
     if isolation is not None:
         say(console, isolation)
+    for note in check_engine(config):
+        say(console, note)
+    if processes.size > 1 and config.engine.kind == "vllm":
+        raise ConfigError(
+            f"engine.kind = 'vllm' samples for one process, but there are {processes.size}: start "
+            "vLLM servers and set engine.kind = 'vllm-server'"
+        )
     if not resumed and processes.rank == 0:
         folder.check_new()
     data = read_task(config)
@@ -177,18 +186,23 @@ def _run(
         problems, dev, notes = checked_problems(config, data, judge, processes)
         for note in (*data.notes, *notes):
             say(console, note)
-        workshop = open_workshop(config, language, judge, processes)
-        environment = describe_environment(str(workshop.device), processes.size)
-        if processes.rank == 0:
-            write_beginning(config, overrides, folder, environment, resumed)
-        with open_trackers(config, folder, processes) as trackers:
-            trainer = Trainer(
-                config, folder, workshop, problems, dev, environment, trackers, processes
-            )
-            if resumed:
-                processes.meet("the checkpoint")
-                _restore(trainer, folder, workshop, environment, console)
-            return _train(trainer, folder, config, processes, console)
+        opened = open_workshop(
+            config, language, judge, folder.path, partial(say, console), processes
+        )
+        with contextlib.closing(opened) as workshop:
+            environment = describe_environment(str(workshop.device), processes.size)
+            if workshop.follower is not None:
+                environment |= workshop.follower.describe()
+            if processes.rank == 0:
+                write_beginning(config, overrides, folder, environment, resumed)
+            with open_trackers(config, folder, processes) as trackers:
+                trainer = Trainer(
+                    config, folder, workshop, problems, dev, environment, trackers, processes
+                )
+                if resumed:
+                    processes.meet("the checkpoint")
+                    _restore(trainer, folder, workshop, environment, console)
+                return _train(trainer, folder, config, processes, console)
     finally:
         judge.close()
 
@@ -378,6 +392,11 @@ def show_plan(
     isolation = check_sandbox(config.task, config.code)
     if isolation is not None:
         say(console, isolation)
+    try:
+        for note in check_engine(config):
+            say(console, note)
+    except Unreachable as error:
+        say(console, f"engine: not checked. {error}")
     try:
         data = read_task(config)
     except Unreachable as error:

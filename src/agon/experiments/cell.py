@@ -11,7 +11,9 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +130,11 @@ def _evaluations(
     data = read_task(used)
     language = read_language(used)
     check_context(used, language, data)
-    judge = PooledJudge(used.verifier, used.code, lambda text: caution(console, text))
-    try:
-        workshop = open_workshop(used, language, judge)
+    with ExitStack() as stack:
+        judge = PooledJudge(used.verifier, used.code, lambda text: caution(console, text))
+        stack.callback(judge.close)
+        opened = open_workshop(used, language, judge, folder.path, partial(say, console))
+        workshop = stack.enter_context(closing(opened))
         found: dict[str, Any] = {"environment": describe_environment(str(workshop.device))}
         problems = {}
         for split, count in ((Split.DEV, spec.dev_problems), (Split.TEST, spec.test_problems)):
@@ -171,8 +175,6 @@ def _evaluations(
             if split is Split.DEV:
                 found["chosen"] = _chosen(found["evaluations"]["dev"])
         return found
-    finally:
-        judge.close()
 
 
 def _chosen(dev: dict[str, Any]) -> dict[str, str]:
