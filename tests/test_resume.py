@@ -395,6 +395,32 @@ def test_ctrl_c_saves_says_how_to_go_on_and_costs_nothing(pair, tmp_path, trap, 
     assert_same_run(run, pair)
 
 
+@pytest.mark.parametrize(
+    ("trap", "steps"),
+    [
+        (Trap(*IN_SAMPLING, call=8, does="terminate"), 3),
+        (Trap(*IN_THE_UPDATE, call=6, does="terminate"), 3),
+    ],
+    ids=["sampling-is-dropped", "an-update-is-finished"],
+)
+def test_sigterm_saves_ends_with_the_status_to_requeue_on_and_costs_nothing(
+    pair: Path, tmp_path: Path, trap: Trap, steps: int
+) -> None:
+    ended = start(tmp_path, PAIR, trap)
+    assert ended.status == 75
+    assert f"ended by SIGTERM after {steps} steps" in ended.out
+    assert ended.said == []
+    assert checkpoints(tmp_path / "run") == ["step-000002", f"step-{steps:06d}"]
+    assert resume(tmp_path).status == 0
+    assert_same_run(tmp_path / "run", pair)
+
+
+def test_sigterm_before_the_first_step_ends_with_the_same_status(tmp_path: Path) -> None:
+    ended = start(tmp_path, PAIR, Trap("agon.commands.train", "read_task", 1, "terminate"))
+    assert ended.status == 75
+    assert ended.said == []
+
+
 def test_a_second_ctrl_c_inside_an_update_saves_no_half_made_step(tmp_path: Path) -> None:
     ended = start(tmp_path, PAIR, Trap(*IN_THE_UPDATE, call=6, does="interrupt_twice"))
     assert ended.status == 130
