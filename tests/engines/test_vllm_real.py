@@ -201,25 +201,60 @@ def test_completions_end_with_an_end_token_or_at_the_limit(workshop: Workshop) -
     assert {completion.truncated for completion in found} == {True, False}
 
 
-def test_a_changed_adapter_is_sampled_at_once_and_no_cached_prefix_is_of_the_old_one(
-    workshop: Workshop,
-) -> None:
-    """The same prompts before and after a change that moves every key and value."""
-    policies, engine = workshop.policies, engine_of(workshop)
+def test_a_changed_adapter_is_sampled_at_once(workshop: Workshop) -> None:
+    engine, core = engine_of(workshop), vllm_of(workshop).llm_engine
     engine.sync()
-    core = engine._backend._llm.llm_engine  # vLLM's own list of adapters
-    before = core.list_loras()
+    before = set(core.list_loras())
     assert len(before) == 2
     assert largest_gap(workshop, "a", "before") < 1e-3
-    with torch.no_grad():
-        for name, parameter in policies.parameters("a").items():
-            if "lora_B" in name:
-                parameter += 0.05 * torch.randn(parameter.shape)
-    policies.set_version("a", policies.version("a") + 1)
+    change(workshop, "a")
     assert largest_gap(workshop, "a", "after") < 1e-3
-    after = core.list_loras()
+    after = set(core.list_loras())
     assert len(after) == 2
     assert len(before & after) == 1
+
+
+def test_a_cached_prefix_serves_its_own_version_and_no_other(workshop: Workshop) -> None:
+    """A prompt of more than one block, the unit of vLLM's cache."""
+    engine = engine_of(workshop)
+    question = "Say yes or no. " * 60
+    prompt = workshop.language.prompter.plain(Problem("long", question, "", "none"))
+    assert len(prompt.token_ids) > 2 * 128
+
+    def cached(policy: str) -> int:
+        copy = engine._copies[policy]
+        vllm = vllm_of(workshop)
+        [output] = vllm.generate(
+            [{"prompt_token_ids": list(prompt.token_ids)}],
+            lora_request=engine._backend._requests[copy.name],
+            use_tqdm=False,
+        )
+        return int(output.num_cached_tokens)
+
+    engine.sync()
+    assert cached("a") == 0
+    assert cached("a") >= 128
+    assert cached("b") == 0
+    change(workshop, "a")
+    engine.sync()
+    assert cached("a") == 0
+    assert cached("a") >= 128
+    assert cached("b") >= 128
+
+
+def vllm_of(workshop: Workshop) -> Any:
+    """vLLM's own object, which knows what is loaded and cached."""
+    return engine_of(workshop)._backend._llm
+
+
+def change(workshop: Workshop, name: str) -> None:
+    """What an update does, only larger."""
+    policies = workshop.policies
+    with torch.no_grad():
+        for key, parameter in policies.parameters(name).items():
+            if "lora_B" in key:
+                parameter += 0.05 * torch.randn(parameter.shape)
+    policies.set_version(name, policies.version(name) + 1)
 
 
 def test_a_run_trains_two_adapters_through_vllm_beside_it(tmp_path: Path) -> None:

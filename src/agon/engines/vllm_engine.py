@@ -30,6 +30,8 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _ACTIVE, _KEPT = 2, 4
 """Adapters of one batch, and adapters that are loaded at once: two of each while they change."""
 
+_SHUTDOWN_SECONDS = 20.0
+
 _ENVIRONMENT = {
     # A forked child of a process whose OpenMP threads have run may hang.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -225,7 +227,7 @@ class VllmBackend:
 
     def close(self) -> None:
         """End vLLM's processes."""
-        self._llm.llm_engine.engine_core.shutdown()
+        self._llm.llm_engine.engine_core.shutdown(timeout=_SHUTDOWN_SECONDS)
 
 
 def _sampled(output: Any) -> Sampled:

@@ -28,6 +28,9 @@ from agon.engines.calls import Address, Answer, Caller, Closed
 from agon.engines.following import Request, Sampled
 from agon.errors import EngineError
 
+_ASK_SECONDS = 30.0
+"""Longest wait for what a server says of itself."""
+
 _START = (
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --max-loras 2 "
     "--max-cpu-loras 4 --max-lora-rank RANK --logprobs-mode processed_logprobs "
@@ -61,7 +64,7 @@ def ask_server(url: str, key: str | None, seconds: float) -> Server:
         SamplerLost: It cannot be reached.
         EngineError: It is no vLLM server, or one without run-time LoRA.
     """
-    with Caller(Address.of(url), key, seconds) as caller:
+    with Caller(Address.of(url), key, min(seconds, _ASK_SECONDS)) as caller:
         models = _json(caller.get("/v1/models"), url)["data"]
         bases = [model for model in models if not model.get("parent")]
         if not bases or not bases[0].get("max_model_len"):

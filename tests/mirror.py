@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import models
+from agon.config import AdapterConfig
 from agon.engines.adapter_store import AdapterStore, Copy
 from agon.engines.base import OnToken, Sampling
 from agon.engines.canary import Canary
@@ -46,6 +47,7 @@ class Mirror:
     """
 
     base: torch.nn.Module = field(default_factory=models.tiny_base)
+    adapters: AdapterConfig = field(default_factory=models.adapter_config)
     ignores: str | None = None
     stale: bool = False
     temperature_left_out: bool = False
@@ -56,8 +58,8 @@ class Mirror:
     closed: bool = False
 
     def __post_init__(self) -> None:
-        self._policies = Policies(self.base, models.adapter_config(), 2, seed=7)
-        self._engine = TorchEngine(self._policies, self.ends, models.PAD, 64, LONGEST)
+        self._policies = Policies(self.base, self.adapters, 2, seed=7)
+        self._engine = TorchEngine(self._policies, self.ends, models.PAD, 64, self.context_limit)
         self._loaded: dict[str, dict[str, torch.Tensor]] = {}
         self._first: dict[str, dict[str, torch.Tensor]] = {}
         self._lock = threading.Lock()
