@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations_with_replacement
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
@@ -52,15 +53,7 @@ class Policies:
         self.names = ("a", "b")[:count]
         self.fingerprint = fingerprint(base)
         _silence_dropout(base)
-        targets = config.target_modules
-        lora = LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            target_modules=targets if isinstance(targets, str) else list(targets),
-            lora_dropout=0.0,
-            bias="none",
-            task_type="CAUSAL_LM",
-        )
+        lora = lora_config(base, config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             with warnings.catch_warnings():
@@ -216,6 +209,60 @@ class Policies:
     def _scale(self, name: str) -> float:
         config = self.model.peft_config[name]
         return float(config.lora_alpha / config.r)
+
+
+def lora_config(base: torch.nn.Module, config: AdapterConfig) -> LoraConfig:
+    """PEFT's settings of either adapter.
+
+    Raises:
+        ConfigError: A target names no linear layer of the text decoder.
+    """
+    targets = adapter_targets(base, config.target_modules)
+    return LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+def adapter_targets(base: Any, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """What gets an adapter, as PEFT is to be told it.
+
+    Vision and audio towers of a multimodal base see nothing in a text game: adapters there would
+    cost memory and never move, and vLLM has no place for them. Where a base has linear layers
+    outside its text decoder, the decoder's layers are therefore named one by one.
+
+    Args:
+        base: A transformers causal language model.
+        targets: `all-linear`, or the last parts of module names.
+
+    Raises:
+        ConfigError: A target names no linear layer of the text decoder.
+    """
+    decoder, head = base.get_decoder(), base.get_output_embeddings()
+    within = {id(module) for module in decoder.modules()}
+    linears = {
+        name: id(module) in within
+        for name, module in base.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    }
+    inside = [name for name, is_inside in linears.items() if is_inside]
+    if targets == "all-linear":
+        return targets if len(inside) == len(linears) else tuple(inside)
+    chosen = []
+    for target in targets:
+        found = [name for name in inside if name == target or name.endswith(f".{target}")]
+        if not found:
+            known = sorted({name.rpartition(".")[2] for name in inside})
+            raise ConfigError(
+                f"adapters.target_modules: {target!r} names no linear layer of the text decoder, "
+                f"expected some of {', '.join(known)}"
+            )
+        chosen += found
+    return tuple(targets) if len(inside) == len(linears) else tuple(dict.fromkeys(chosen))
 
 
 def _inner(a_x: torch.Tensor, b_x: torch.Tensor, a_y: torch.Tensor, b_y: torch.Tensor) -> float:

@@ -50,17 +50,21 @@ def prepare() -> None:
 
 
 @contextmanager
-def mapped_tensors() -> Iterator[None]:
+def mapped_tensors(trim: bool = True) -> Iterator[None]:
     """Within, tensors from 1 MiB on are mapped one by one and go back when they are freed.
 
     A backward pass frees and allocates gigabytes in thousands of sizes, and a kept heap grew to
     three times what was alive. Blocks that the heap already has free are used first, so this
     cannot undo an earlier growth. Without `prepare` this does nothing.
+
+    Args:
+        trim: Whether free memory of the heap goes back first.
     """
     if not _prepared:
         yield
         return
-    _call("malloc_trim", 0)
+    if trim:
+        _call("malloc_trim", 0)
     _call("mallopt", _M_MMAP_THRESHOLD, _MAPPED)
     try:
         yield

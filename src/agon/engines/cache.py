@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from agon.errors import EngineError
+from agon.process import mapped_tensors
 
 _HEADROOM = 64
 """Columns that a buffer has free at the least after it was laid out anew."""
@@ -112,7 +113,9 @@ class Lane:
         new = []
         for index, state_BHTD in enumerate(states_BHTD):
             _, heads, _, width = state_BHTD.shape
-            new_BHCD = state_BHTD.new_empty(rows, heads, columns, width)
+            # Mapped: a kept heap would keep the old buffers beside the new, half as much again.
+            with mapped_tensors(trim=False):
+                new_BHCD = state_BHTD.new_empty(rows, heads, columns, width)
             new_BHCD[:kept_rows, :, : end - kept] = 0
             if kept:
                 old_BHCD = self.buffers_BHCD[index]
