@@ -2,16 +2,14 @@
 
     python benchmarks/plan_memory.py [--models embedded,medium,smollm2] [--json FILE]
 
-Every figure is of a process of its own, on the CPU in float32, threads set as in a run. `runtime` is
-resident once all libraries are imported and nothing is loaded; `measured` is the peak above it of
-the part alone (the kernel's high-water mark is set back when the part begins), `planned` what
-`agon plan` says without its runtime overhead. Workloads are such that every row reaches its limit,
+Every figure is of a process of its own, on the CPU in float32. `runtime` is resident once a model
+of nothing has been sampled and updated, `measured` the part's peak above it (the kernel's
+high-water mark is set back when the part begins), `planned` what `agon plan` says without runtime
+and the allocator's waste. Workloads are such that every row reaches its limit,
 as the plan assumes.
 
 `medium` is a random Qwen3 of 32 million weights; `smollm2` needs `make smollm2`.
 """
-
-# ruff: noqa: I001 - `common` makes settings that torch reads when it is imported
 
 from __future__ import annotations
 
@@ -29,11 +27,12 @@ from peers.memory import Meter
 
 PARTS = ("sampler", "update", "update, checkpointed")
 MODELS = ("embedded", "medium", "smollm2")
+_SIZES = ("problems", "group", "prompt", "limit", "slots", "budget")
 WORKLOADS = {
-    "embedded": {"problems": 32, "group": 8, "prompt": 30, "limit": 96, "slots": 256, "budget": 16384},
-    "medium": {"problems": 8, "group": 4, "prompt": 100, "limit": 120, "slots": 32, "budget": 4096},
-    "smollm2": {"problems": 4, "group": 8, "prompt": 200, "limit": 96, "slots": 32, "budget": 2048},
-}  # fmt: skip
+    "embedded": dict(zip(_SIZES, (32, 8, 30, 96, 256, 16_384), strict=True)),
+    "medium": dict(zip(_SIZES, (8, 4, 100, 120, 32, 4096), strict=True)),
+    "smollm2": dict(zip(_SIZES, (4, 8, 200, 96, 32, 2048), strict=True)),
+}
 END, PAD = 1, 0
 
 
@@ -94,13 +93,12 @@ def planned(name: str, folder: str, part: str) -> dict[str, float]:
     """What the plan says, MiB."""
     from transformers import AutoConfig
 
-    from agon.planning.memory import plan_memory
+    from agon.planning.memory import Counted, plan_memory
 
     load = WORKLOADS[name]
     config = run_config(name, part.endswith("checkpointed"))
-    plan = plan_memory(
-        config, AutoConfig.from_pretrained(folder), load["prompt"], load["prompt"], on_cpu=True
-    )
+    counted = Counted.of(config, AutoConfig.from_pretrained(folder))
+    plan = plan_memory(config, counted, load["prompt"], on_cpu=True)
     phase = plan.sampler if part == "sampler" else plan.update
     return {key: value / 2**20 for key, value in phase.items()}
 
@@ -141,7 +139,7 @@ def embedding(base: Any) -> Any:
 
 
 def warm_up() -> None:
-    """Sample and update a model of nothing: libraries load and set up what they need at first use."""
+    """Sample and update a model of nothing: libraries set up what they need at first use."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8}

@@ -54,7 +54,7 @@ def plan(
     if as_json:
         console.print_json(json.dumps(describe(made, chosen)))
     else:
-        show(made, chosen, recipe, console)
+        show(made, chosen, bool(cards), console)
     return 0 if any(made.fits(card) for card in chosen) else 1
 
 
@@ -95,22 +95,33 @@ def describe(plan: Plan, cards: Sequence[Card]) -> dict[str, Any]:
     }
 
 
-def show(plan: Plan, cards: Sequence[Card], recipe: str, console: Console) -> None:
-    """Print a plan for people."""
+def show(plan: Plan, cards: Sequence[Card], named: bool, console: Console) -> None:
+    """Print a plan for people.
+
+    Args:
+        plan: What to show.
+        cards: For which; the memory table is of the first that is large enough.
+        named: Whether the cards were asked for by name.
+        console: Where to write.
+    """
     shown = next((card for card in cards if plan.fits(card)), cards[-1])
-    memory = plan.memory(shown)
+    ghost = plan.counted.ghost
     say(
         console,
-        f"{plan.config.model.name_or_path}: {memory.base_parameters / 1e9:.2f} billion weights, "
-        f"{memory.adapter_parameters / 1e6:.1f} million in each adapter; "
+        f"{plan.config.model.name_or_path}: {ghost.base_parameters() / 1e9:.2f} billion weights, "
+        f"{ghost.adapter_parameters() / 1e6:.1f} million in each adapter; "
         f"{plan.processes} x {shown.name}",
     )
     console.print(_memory_table(plan, shown))
     _show_tokens(plan, console)
     console.print(_card_table(plan, cards))
-    for card in cards:
-        if not plan.fits(card):
+    too_small = [card for card in cards if not plan.fits(card)]
+    if named or len(too_small) == len(cards):
+        for card in too_small:
             say(console, _remedy(plan, card))
+    elif too_small:
+        keys = ", ".join(card.key for card in too_small)
+        say(console, f"too small: {keys}; --card NAME says what would make it fit")
     _show_assumptions(plan, console)
 
 
@@ -157,20 +168,24 @@ def _limit(plan: Plan) -> float:
 
 def _card_table(plan: Plan, cards: Sequence[Card]) -> Table:
     table = Table(title=f"hours on {plan.processes} of each card", title_justify="left")
-    table.add_column("card")
-    for column in ("needs / has, GiB", "sampling", "update", "dev", "in all", "at the limit"):
-        table.add_column(column, justify="right")
-    table.add_column("what limits it")
+    table.add_column("card", no_wrap=True)
+    for column in ("needs / has", "sampling", "update", "dev", "in all", "at most"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("most of it", no_wrap=True)
     for card in cards:
         sizes = f"{plan.needed(card) / GIB:.1f} / {card.memory / GIB:.0f}"
         if not plan.fits(card):
-            table.add_row(card.key, sizes, *("",) * 5, "memory: it does not fit")
+            table.add_row(card.key, sizes, *("",) * 5, "does not fit")
         elif card.key == CPU:
-            table.add_row(card.key, sizes, *("",) * 5, "fits; no hours are given for processors")
+            table.add_row(card.key, sizes, *("",) * 5, "not estimated")
         else:
             hours, most = plan.hours(card), plan.hours(card, _limit(plan))
             figures = (hours.sampling, hours.update, hours.evaluation, hours.total, most.total)
             table.add_row(card.key, sizes, *(_hours(x) for x in figures), hours.limit)
+    table.caption = (
+        "needs and has in GiB; at most: every reply at its limit; most of it: what limits the "
+        "longer of sampling and update"
+    )
     return table
 
 

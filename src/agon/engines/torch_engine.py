@@ -15,7 +15,6 @@ different prompts, W columns that a row attends to, L layers, R requests.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from agon.engines.base import BASE, OnToken, Sampling
-from agon.engines.cache import SlotCache, attention_layout, masks_by_kind
+from agon.engines.cache import SlotCache, attention_layout, cache_argument, masks_by_kind
 from agon.engines.folded import FoldedLinears
 from agon.engines.prefill import Prefilled, chunks, prefill
 from agon.engines.sampler import generator, sample
@@ -89,9 +88,8 @@ class TorchEngine:
         self.pad_token_id = pad_token_id
         self.slots = slots
         self.context_limit = context_limit
-        parameters = inspect.signature(self.base.forward).parameters
         self._folded = FoldedLinears(self.base) if fold else None
-        self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self.cache_argument = cache_argument(self.base)
 
     def generate(
         self,

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers.cache_utils import DynamicCache
 
-from agon.planning.ghost import POLICY, FusedAttention, Ghost
+from agon.engines.cache import cache_argument
+from agon.planning.ghost import POLICY, FusedAttention, Ghost, quiet
 
 _PROBE_TOKENS = 8
 
@@ -139,11 +141,9 @@ def _layers(base: Any) -> list[Layer]:
     window = getattr(config, "sliding_window", None)
     heads, size = config.num_attention_heads, base.get_output_embeddings().weight.element_size()
     ids = torch.zeros((1, _PROBE_TOKENS), dtype=torch.long, device="meta")
-    from transformers.cache_utils import DynamicCache
-
     cache = DynamicCache() if "linear_attention" not in kinds else DynamicCache(config=config)
-    with torch.inference_mode(), FusedAttention():
-        base(input_ids=ids, use_cache=True, past_key_values=cache)
+    with torch.inference_mode(), FusedAttention(), quiet():
+        base(input_ids=ids, use_cache=True, **{cache_argument(base): cache})
     found: list[Layer] = []
     for index, kind in enumerate(kinds):
         limit = window if kind == "sliding_attention" else None

@@ -1,4 +1,4 @@
-"""Cards and what is assumed about using them. Every figure here is an assumption and is shown as one.
+"""Cards and what is assumed about using them: every figure is an assumption and shown as one.
 
 Nothing of it was measured by this project: peak arithmetic and bandwidth are the data sheets'
 (`cards.toml`), the shares of them that a run reaches are usual values of well-fed training and
@@ -44,8 +44,9 @@ class Assumptions:
         update_share: Of peak arithmetic that the update reaches.
         prefill_share: Of peak arithmetic that prompts and large decoding batches reach.
         bandwidth_share: Of peak bandwidth that decoding reaches.
-        launch_seconds: Of the host, for one layer of one decoding step: eager torch starts some
-            forty kernels for a layer with adapters. vLLM replays recorded graphs.
+        launch_seconds: Of the host, for one layer of one decoding step. Eager torch with adapters
+            takes 1.2 ms on a processor here for a layer that computes nothing (0.7 ms without
+            adapters; docs/scaling.md). vLLM replays recorded graphs.
         runtime: Bytes that context, libraries and kernels take.
         fragmentation: Share of the planned memory that the allocator wastes.
     """

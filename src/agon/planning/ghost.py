@@ -106,8 +106,7 @@ def raise_ghost(
     from transformers import AutoModelForCausalLM
 
     names = ("a", "b")[:policies]
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.device("meta"), quiet():
         base = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
         lora = lora_config(base, adapters)
         model = get_peft_model(base, lora, adapter_name=names[0])
@@ -120,7 +119,15 @@ def raise_ghost(
     return Ghost(model, names)
 
 
-class LiveBytes(TorchDispatchMode):
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Libraries' warnings about names to come are no part of a plan."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the memory of tensors on the meta device that are made within.
 
     Attributes:
@@ -129,7 +136,7 @@ class LiveBytes(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self._known: dict[int, weakref.ref[Any]] = {}
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from agon.planning.arithmetic import Arithmetic
 from agon.planning.cards import Assumptions, Card
 
-BANDWIDTH, FLOPS, LAUNCH = "memory bandwidth", "arithmetic", "kernel launches"
+BANDWIDTH, FLOPS, LAUNCH = "bandwidth", "arithmetic", "launches"
 
 
 @dataclass(slots=True)

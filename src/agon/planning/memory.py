@@ -11,16 +11,16 @@ its peak is the larger of the two. This module knows no cards: that is `cards`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from agon.config import Config
 from agon.objective import Row
-from agon.planning.arithmetic import Arithmetic
+from agon.planning.arithmetic import Arithmetic, count
 from agon.planning.ghost import Ghost, raise_ghost
-from agon.planning.traces import trace_sampler, trace_update
+from agon.planning.traces import SamplerTrace, UpdateTrace, trace_sampler, trace_update
 
 FLOAT = 4
 """Bytes of adapters, their gradients and AdamW's moments, whatever the base's type."""
@@ -39,23 +39,17 @@ Bytes = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of both phases, and what they have in common.
+    """Bytes of both phases.
 
     Attributes:
-        held: In both phases.
         sampler: All that the sampler's peak consists of.
         update: Likewise of the update.
         rows: That decode at once.
-        base_parameters: Weights of the base.
-        adapter_parameters: Weights of one adapter.
     """
 
-    held: Bytes
     sampler: Bytes
     update: Bytes
     rows: int
-    base_parameters: int
-    adapter_parameters: int
 
     @property
     def peak(self) -> int:
@@ -63,104 +57,123 @@ class MemoryPlan:
         return max(sum(self.sampler.values()), sum(self.update.values()))
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A model's ghost and what was counted on it; equal questions are answered once.
+
+    Attributes:
+        ghost: The policies without weights.
+        arithmetic: What a token takes.
+    """
+
+    ghost: Ghost
+    arithmetic: Arithmetic
+    _traces: dict[tuple[Any, ...], SamplerTrace | UpdateTrace] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Config, shape: Any) -> Counted:
+        """Raise the ghost of a configuration's policies.
+
+        Args:
+            config: The run's configuration.
+            shape: The model's transformers configuration.
+        """
+        dtype = base_dtype(config, shape)
+        ghost = raise_ghost(
+            shape, dtype, config.model.attention, config.adapters, config.game.policies
+        )
+        return cls(ghost, count(ghost))
+
+    def sampler(self, *question: Any) -> SamplerTrace:
+        """`trace_sampler` on the ghost."""
+        found = self._traces.get(question) or trace_sampler(self.ghost, *question)
+        assert isinstance(found, SamplerTrace)
+        self._traces[question] = found
+        return found
+
+    def update(self, rows: tuple[int, int, int, int], *question: Any) -> UpdateTrace:
+        """`trace_update` on the ghost, over `longest_rows`."""
+        key = (rows, *question)
+        found = self._traces.get(key) or trace_update(self.ghost, longest_rows(*rows), *question)
+        assert isinstance(found, UpdateTrace)
+        self._traces[key] = found
+        return found
+
+
 def base_dtype(config: Config, shape: Any) -> torch.dtype:
     """The type that the base is loaded in."""
     if config.model.dtype != "auto":
         return getattr(torch, config.model.dtype)  # type: ignore[no-any-return]
-    found = getattr(shape, "dtype", None)
+    found = shape.dtype
     return found if isinstance(found, torch.dtype) else torch.float32
 
 
 def plan_memory(
     config: Config,
-    shape: Any,
-    draft_prompt: int,
-    challenge_prompt: int,
+    counted: Counted,
+    prompt: int,
     on_cpu: bool,
     processes: int = 1,
-    vllm: Arithmetic | None = None,
+    vllm: bool = False,
 ) -> MemoryPlan:
     """Count one process's memory.
 
     Args:
         config: The run's configuration.
-        shape: The model's transformers configuration.
-        draft_prompt: Tokens of the longest plain prompt.
-        challenge_prompt: Tokens of the longest challenge prompt.
+        counted: The model.
+        prompt: Tokens of the longest prompt that is sampled from.
         on_cpu: Whether it runs on a CPU, where linear layers may be folded for sampling.
         processes: That share a step's problems; each holds the whole base.
-        vllm: The model's figures where vLLM samples on the same card.
+        vllm: Whether vLLM samples on the same card, instead of the in-process engine.
 
     Raises:
         EngineError: The in-process engine cannot sample this architecture.
     """
-    dtype, policies = base_dtype(config, shape), config.game.policies
-    ghost = raise_ghost(shape, dtype, config.model.attention, config.adapters, policies)
-    held = held_bytes(ghost, config, on_cpu and vllm is None)
+    ghost = counted.ghost
+    held = held_bytes(ghost, on_cpu and not vllm and config.sampling.fold_weights)
     problems = -(-config.training.problems_per_step // processes)
     group, limit = config.sampling.group_size, config.sampling.max_new_tokens
-    longest = challenge_prompt if config.game.second_stage else draft_prompt
     rows = min(config.sampling.slots, problems * group)
-    if vllm is None:
+    if vllm:
+        sampler = vllm_bytes(counted, rows, prompt + limit)
+    else:
         # Challenges differ by the summaries that they show; drafts of one problem share a prompt.
         shared = config.game.exchange in ("none", "hidden")
         prompts = min(rows, problems if shared else problems * group)
-        sampled = trace_sampler(ghost, prompts, longest, limit, rows, on_cpu)
+        sampled = counted.sampler(prompts, prompt, limit, rows, on_cpu)
         sampler = {"KV cache": sampled.cache, "sampler's working memory": sampled.work}
-    else:
-        sampler = vllm_bytes(ghost, vllm, rows, longest + limit)
-    updated = trace_update(
-        ghost,
-        longest_rows(problems, group, longest, limit),
+    updated = counted.update(
+        (problems, group, prompt, limit),
         config.training.microbatch_tokens,
         config.training.share_prefixes,
         config.training.gradient_checkpointing,
         config.objective.beta,
     )
-    adapter = ghost.adapter_parameters()
     update = {
-        "gradient": FLOAT * adapter,
+        "gradient": FLOAT * ghost.adapter_parameters(),
         "activations": updated.activations,
         "logits": updated.logits,
         "update's other working memory": updated.work - updated.logits,
     }
     # vLLM keeps what it has reserved unless it is put to sleep.
-    beside = sampler if vllm is not None else {}
-    return MemoryPlan(
-        held=held,
-        sampler=held | sampler,
-        update=held | beside | update,
-        rows=rows,
-        base_parameters=ghost.base_parameters(),
-        adapter_parameters=adapter,
-    )
+    beside = sampler if vllm else {}
+    return MemoryPlan(sampler=held | sampler, update=held | beside | update, rows=rows)
 
 
-def vllm_bytes(ghost: Ghost, model: Arithmetic, rows: int, longest: int) -> Bytes:
-    """What vLLM holds on the card: its own base, two versions of each adapter, and blocks.
+def held_bytes(ghost: Ghost, folded: bool) -> Bytes:
+    """What lies in memory from the first step to the last.
 
-    Every row has its blocks of `_BLOCK` tokens up to the longest text; adapters are kept in the
-    base's type.
+    Args:
+        ghost: The policies.
+        folded: Whether float32 linear layers have folded copies.
     """
-    blocks = -(-longest // _BLOCK) * _BLOCK
-    size = model.weight_bytes
-    return {
-        "vLLM's base": ghost.base_bytes(),
-        "vLLM's adapters": 2 * len(ghost.names) * ghost.adapter_parameters() * size,
-        "KV cache": rows * model.stored_bytes(blocks),
-        "vLLM's working memory": _VLLM_WORK,
-    }
-
-
-def held_bytes(ghost: Ghost, config: Config, on_cpu: bool) -> Bytes:
-    """What lies in memory from the first step to the last."""
     adapters = len(ghost.names) * ghost.adapter_parameters() * FLOAT
     held = {
         "base": ghost.base_bytes(),
         "adapters": adapters,
         "optimizer": MOMENTS * adapters,
     }
-    if on_cpu and config.sampling.fold_weights:
+    if folded:
         held["folded copies"] = sum(
             layer.weight.numel() * FLOAT
             for layer in ghost.linears().values()
@@ -169,14 +182,27 @@ def held_bytes(ghost: Ghost, config: Config, on_cpu: bool) -> Bytes:
     return held
 
 
+def vllm_bytes(counted: Counted, rows: int, longest: int) -> Bytes:
+    """What vLLM holds on the card: its own base, two versions of each adapter, and blocks.
+
+    Every row has its blocks of `_BLOCK` tokens up to the longest text; adapters are kept in the
+    base's type.
+    """
+    ghost, model = counted.ghost, counted.arithmetic
+    blocks = -(-longest // _BLOCK) * _BLOCK
+    return {
+        "vLLM's base": ghost.base_bytes(),
+        "vLLM's adapters": 2 * len(ghost.names) * ghost.adapter_parameters() * model.weight_bytes,
+        "KV cache": rows * model.stored_bytes(blocks),
+        "vLLM's working memory (assumed)": _VLLM_WORK,
+    }
+
+
 def longest_rows(problems: int, group: int, prompt: int, limit: int) -> list[Row]:
     """One stream whose rows all reach the limit, with a nonzero advantage each.
 
     The problems' prompts differ from the first token on.
     """
     completion, logprobs = (0,) * limit, (0.0,) * limit
-    return [
-        Row((problem, *(0,) * (prompt - 1)), completion, logprobs, 1.0)
-        for problem in range(problems)
-        for _ in range(group)
-    ]
+    prompts = [(problem, *(0,) * (prompt - 1)) for problem in range(problems)]
+    return [Row(ids, completion, logprobs, 1.0) for ids in prompts for _ in range(group)]

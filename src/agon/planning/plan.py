@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agon.config import Config
+from agon.engines.cache import attention_layout
 from agon.errors import EngineError
-from agon.planning.arithmetic import Arithmetic, count
 from agon.planning.cards import CPU, IN_PROCESS, VLLM, Assumptions, Card
-from agon.planning.ghost import raise_ghost
-from agon.planning.hours import Spent, sampling_time, update_time
-from agon.planning.memory import MemoryPlan, base_dtype, plan_memory
+from agon.planning.hours import FLOPS, Spent, sampling_time, update_time
+from agon.planning.memory import Counted, MemoryPlan, plan_memory
 from agon.planning.workload import Workload, evaluation_stages, evaluations, stages
 from agon.recipes import change
 
@@ -48,22 +47,19 @@ class Plan:
 
     Attributes:
         config: The run's configuration.
-        shape: The model's transformers configuration.
+        counted: The model.
         load: What there is to do.
         engine: `torch` or `vllm`.
         processes: Cards that share a step.
-        arithmetic: The model's figures.
         notes: Sentences that the plan hangs on.
     """
 
     config: Config
-    shape: Any
+    counted: Counted
     load: Workload
     engine: str
     processes: int
-    arithmetic: Arithmetic
     notes: tuple[str, ...] = ()
-    _memory: dict[bool, MemoryPlan] = field(default_factory=dict)
 
     @property
     def assumed(self) -> Assumptions:
@@ -72,18 +68,20 @@ class Plan:
 
     def memory(self, card: Card) -> MemoryPlan:
         """One process's memory, without runtime and fragmentation."""
-        on_cpu = card.key == CPU
-        if on_cpu not in self._memory:
-            self._memory[on_cpu] = plan_memory(
-                self.config,
-                self.shape,
-                self.load.draft_prompt[0],
-                self.load.challenge_prompt[0],
-                on_cpu,
-                self.processes,
-                vllm=self.arithmetic if self.engine == VLLM_ENGINE else None,
-            )
-        return self._memory[on_cpu]
+        return plan_memory(
+            self.config,
+            self.counted,
+            self.longest_prompt,
+            card.key == CPU,
+            self.processes,
+            self.engine == VLLM_ENGINE,
+        )
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens, of a challenge where there are any."""
+        shows = self.config.game.second_stage or self.config.evaluation.every > 0
+        return (self.load.challenge_prompt if shows else self.load.draft_prompt)[0]
 
     def needed(self, card: Card) -> float:
         """Bytes that a card must have."""
@@ -106,7 +104,7 @@ class Plan:
             mean: Tokens of a reply in the mean; None takes the workload's.
         """
         mean = self.load.mean_reply if mean is None else mean
-        config, load, model, assumed = self.config, self.load, self.arithmetic, self.assumed
+        config, load, model, assumed = self.config, self.load, self.counted.arithmetic, self.assumed
         checkpointing = config.training.gradient_checkpointing
         spent, rows, update = Spent(), [], 0.0
         for stage in stages(config, load, mean, self.processes):
@@ -121,7 +119,7 @@ class Plan:
             for stage in evaluation_stages(config, load, mean, self.processes)
         )
         steps = load.steps
-        limit = "update's arithmetic" if update > spent.total else f"sampling's {spent.limit}"
+        limit = f"update: {FLOPS}" if update > spent.total else f"decoding: {spent.limit}"
         return Hours(
             sampling=steps * spent.total / 3600,
             update=steps * update / 3600,
@@ -157,22 +155,20 @@ def make_plan(
     Raises:
         EngineError: The engine that was asked for cannot sample the model.
     """
-    dtype = base_dtype(config, shape)
-    ghost = raise_ghost(shape, dtype, config.model.attention, config.adapters, config.game.policies)
-    arithmetic = count(ghost)
-    plan = Plan(config, shape, load, engine or TORCH, processes, arithmetic, notes)
-    if engine is None and (reason := refused(ghost)) is not None:
-        said = (*notes, f"planned with vLLM, since {reason}")
-        plan = Plan(config, shape, load, VLLM_ENGINE, processes, arithmetic, said)
-    return plan
+    counted = Counted.of(config, shape)
+    reason = refused(counted)
+    if reason is not None and engine is None:
+        notes = (*notes, f"planned with vLLM, since {reason}")
+        engine = VLLM_ENGINE
+    if reason is not None and engine == TORCH:
+        raise EngineError(reason)
+    return Plan(config, counted, load, engine or TORCH, processes, notes)
 
 
-def refused(ghost: Any) -> str | None:
+def refused(counted: Counted) -> str | None:
     """Why the in-process engine cannot sample a model, or None."""
-    from agon.engines.cache import attention_layout
-
     try:
-        attention_layout(ghost.base)
+        attention_layout(counted.ghost.base)
     except EngineError as error:
         return str(error)
     return None
@@ -192,23 +188,14 @@ def suggestions(plan: Plan, card: Card) -> tuple[list[str], Plan]:
             break
         tried = [text for text in tried if text.partition("=")[0] != step.partition("=")[0]]
         tried.append(step)
-        config = change(plan.config, [step])
-        plan = Plan(
-            config,
-            plan.shape,
-            plan.load,
-            plan.engine,
-            plan.processes,
-            plan.arithmetic,
-            plan.notes,
-        )
+        plan = replace(plan, config=change(plan.config, [step]))
     return tried, plan
 
 
 def _next_change(plan: Plan, card: Card) -> str | None:
     config, memory, assumed = plan.config, plan.memory(card), plan.assumed
     room = (card.memory - assumed.runtime) / (1 + assumed.fragmentation)
-    longest = plan.load.challenge_prompt[0] + config.sampling.max_new_tokens
+    longest = plan.longest_prompt + config.sampling.max_new_tokens
     if sum(memory.update.values()) > room:
         if not config.training.gradient_checkpointing:
             return "training.gradient_checkpointing=true"

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from agon.engines.base import BASE
-from agon.engines.cache import SlotCache
-from agon.engines.prefill import PREFILL_TOKENS, chunks, prefill
+from agon.engines.cache import SlotCache, masks_by_kind
+from agon.engines.prefill import chunks, prefill
 from agon.engines.sampler import sample
 from agon.engines.torch_engine import TorchEngine
 from agon.logprobs import Scorer
 from agon.objective import Row, kl_penalty, token_losses
-from agon.planning.ghost import POLICY, FusedAttention, Ghost, LiveBytes
+from agon.planning.ghost import POLICY, FusedAttention, Ghost, LiveBytes, quiet
 
 END = 1
 _CLIP = 0.2
@@ -139,8 +138,6 @@ def _decode(engine: TorchEngine, cache: SlotCache, rows: int, longest: int, on_c
     def mask_of(window: int | None) -> torch.Tensor:
         return mask_BW[:, None, None, 0 if window is None else max(0, longest - window) :]
 
-    from agon.engines.cache import masks_by_kind
-
     tokens_B = torch.zeros(rows, dtype=torch.long, device=device)
     logits_BV = engine.forward(
         tokens_B[:, None], tokens_B[:, None], masks_by_kind(engine.kinds, mask_of), cache
@@ -177,7 +174,8 @@ def trace_update(
     if checkpointing:
         # Layers run again inside the backward pass, where the mode around it is off.
         again = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), FusedAttention())}
-        ghost.model.gradient_checkpointing_enable(again)
+        with quiet():
+            ghost.model.gradient_checkpointing_enable(again)
     ghost.model.train(checkpointing)
     batch = scorer.batch(rows, pack, part)
     continued = [pack.prefix_of[index] for index in part] if pack.prefixes else []
@@ -203,7 +201,8 @@ def trace_update(
             prefixes.backward()
         backward = count.peak
     if checkpointing:
-        ghost.model.gradient_checkpointing_disable()
+        with quiet():
+            ghost.model.gradient_checkpointing_disable()
     ghost.model.eval()
     return UpdateTrace(activations, forward, head, backward)
 
@@ -214,6 +213,3 @@ def _tokens(rows: Sequence[Row], pack: Any, part: Sequence[int]) -> int:
     begins = [len(pack.prefixes[pack.prefix_of[i]]) if pack.prefixes else 0 for i in part]
     longest = max(rows[i].tokens - begin for i, begin in zip(part, begins, strict=True))
     return prefixes + longest * len(part)
-
-
-__all__ = ["BASE", "PREFILL_TOKENS", "SamplerTrace", "UpdateTrace", "trace_sampler", "trace_update"]

@@ -26,8 +26,8 @@ CHALLENGE_FRAME = 128
 """Tokens that a challenge's prompt has beside the problem and the summary, likewise."""
 
 MEAN_SHARE = 1 / 3
-"""Of the completion limit that a reply takes in the mean. The published run's GRPO wrote 8.1k tokens
-in its last stage; recipes/qwen3-0.6b-deepmath.toml takes three times that as the limit."""
+"""Of the completion limit that a reply takes in the mean. The published GRPO wrote 8.1k tokens in
+its last stage; recipes/qwen3-0.6b-deepmath.toml takes three times that as the limit."""
 
 ASSUMED_PROBLEMS = {("deepmath", 8.0, 8.0): 5_700}
 """Training problems of (task, lowest, highest difficulty): the estimate that the published recipe
@@ -98,12 +98,12 @@ def _prompts(
         language, data = read_language(config), read_task(config)
     except Unreachable:
         longest = LONGEST_PROMPT if given is None else given
-        mean = min(MEAN_PROMPT, longest)
+        usual = min(MEAN_PROMPT, longest)
         note = (
-            f"plain prompts have at most {longest} tokens and {mean} in the mean, challenges "
+            f"plain prompts have at most {longest} tokens and {usual} in the mean, challenges "
             f"{more} more (--prompt-tokens)"
         )
-        return (longest, mean), (longest + more, mean + more), note
+        return (longest, usual), (longest + more, usual + more), note
     longest, longest_challenge = longest_prompts(config, language, data)
     some = training_problems(data, config)[:_SAMPLE]
     mean = sum(len(language.prompter.plain(p).token_ids) for p in some) / len(some)
