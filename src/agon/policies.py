@@ -290,6 +290,14 @@ def fingerprint(base: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
+def attention_of(name: str) -> dict[str, str]:
+    """An attention implementation as transformers is to be told it: for the text model alone.
+
+    Not every tower of a multimodal base has it, and none of them is run.
+    """
+    return {"": name, "text_config": name}
+
+
 def load_base(config: ModelConfig) -> torch.nn.Module:
     """Load the base into CPU memory; `preflight` has checked that it is there."""
     from transformers import AutoModelForCausalLM
@@ -304,7 +312,7 @@ def load_base(config: ModelConfig) -> torch.nn.Module:
             model_folder(config.name_or_path),
             revision=config.revision or "main",
             dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
-            attn_implementation=config.attention,
+            attn_implementation=attention_of(config.attention),
             trust_remote_code=config.trust_remote_code,
         )
     except (OSError, ValueError, SafetensorError) as error:

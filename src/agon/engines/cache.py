@@ -216,7 +216,8 @@ def attention_layout(base: Any) -> tuple[list[int | None], dict[str, int | None]
         raise EngineError(
             f"{name} keeps more than attention keys and values "
             f"({', '.join(other) or 'a recurrent or encoder state'}): the torch engine cannot "
-            "sample it; take a model with full or sliding-window attention"
+            "sample it; take a model with full or sliding-window attention, or sample with vLLM "
+            '(engine.kind = "vllm")'
         )
     attention = config._attn_implementation
     if attention not in ("sdpa", "eager"):

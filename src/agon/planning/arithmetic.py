@@ -19,7 +19,8 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from agon.engines.cache import cache_argument
-from agon.planning.ghost import POLICY, FusedAttention, Ghost, quiet
+from agon.planning.ghost import POLICY, Ghost, quiet
+from agon.planning.kernels import fused_kernels
 
 _PROBE_TOKENS = 8
 
@@ -142,7 +143,7 @@ def _layers(base: Any) -> list[Layer]:
     heads, size = config.num_attention_heads, base.get_output_embeddings().weight.element_size()
     ids = torch.zeros((1, _PROBE_TOKENS), dtype=torch.long, device="meta")
     cache = DynamicCache() if "linear_attention" not in kinds else DynamicCache(config=config)
-    with torch.inference_mode(), FusedAttention(), quiet():
+    with torch.inference_mode(), fused_kernels(base), quiet():
         base(input_ids=ids, use_cache=True, **{cache_argument(base): cache})
     found: list[Layer] = []
     for index, kind in enumerate(kinds):

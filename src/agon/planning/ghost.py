@@ -22,12 +22,11 @@ from typing import Any
 import torch
 from peft import get_peft_model
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from agon.config import AdapterConfig
-from agon.policies import lora_config
+from agon.policies import attention_of, lora_config
 
 POLICY = "a"
 """The adapter that the passes run under; the others are as large."""
@@ -107,7 +106,9 @@ def raise_ghost(
 
     names = ("a", "b")[:policies]
     with torch.device("meta"), quiet():
-        base = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+        base = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=attention_of(attention)
+        )
         lora = lora_config(base, adapters)
         model = get_peft_model(base, lora, adapter_name=names[0])
         for name in names[1:]:
@@ -177,45 +178,3 @@ def _storage_id(value: Any) -> int | None:
 def _storage_bytes(tensors: Iterator[Tensor]) -> int:
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
-
-
-class FusedAttention(TorchFunctionMode):
-    """Within, scaled-dot-product attention holds what a fused kernel holds.
-
-    Models ask their tensors one question, whether positions run on without a break (several texts
-    in one row would need a mask); there is no value to answer from, and they do.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace the one function."""
-        kwargs = kwargs or {}
-        if func is Tensor.__bool__ and args[0].is_meta:
-            return True
-        if func is not torch.nn.functional.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        query, key, value = args[:3]
-        mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
-        return _Fused.apply(query, key, value, mask)  # type: ignore[no-untyped-call]
-
-
-class _Fused(torch.autograd.Function):
-    """A fused attention kernel's memory, after Dao et al. 2022 (FlashAttention).
-
-    Forward keeps query, key, value, the output and one number for each head and token; backward
-    makes the three gradients. No score matrix exists.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        rows, heads, length, _ = query.shape
-        # The kernels lay their output out by token, which the next projection wants.
-        result = query.new_empty(rows, length, heads, value.shape[-1]).transpose(1, 2)
-        sums = query.new_empty(rows, heads, length, dtype=torch.float32)
-        kept = [query, key, value, result, sums]
-        ctx.save_for_backward(*kept, *([] if mask is None else [mask]))
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        query, key, value = ctx.saved_tensors[:3]
-        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None

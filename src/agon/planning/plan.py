@@ -158,7 +158,7 @@ def make_plan(
     counted = Counted.of(config, shape)
     reason = refused(counted)
     if reason is not None and engine is None:
-        notes = (*notes, f"planned with vLLM, since {reason}")
+        notes = (*notes, f"vLLM samples: {reason}")
         engine = VLLM_ENGINE
     if reason is not None and engine == TORCH:
         raise EngineError(reason)

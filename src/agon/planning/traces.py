@@ -18,7 +18,8 @@ from agon.engines.sampler import sample
 from agon.engines.torch_engine import TorchEngine
 from agon.logprobs import Scorer
 from agon.objective import Row, kl_penalty, token_losses
-from agon.planning.ghost import POLICY, FusedAttention, Ghost, LiveBytes, quiet
+from agon.planning.ghost import POLICY, Ghost, LiveBytes, quiet
+from agon.planning.kernels import FusedAttention, fused_kernels
 
 END = 1
 _CLIP = 0.2
@@ -91,7 +92,7 @@ def trace_sampler(
     """
     engine = TorchEngine(ghost, (END,), 0, rows, prompt_tokens + limit, fold=False)
     longest = prompt_tokens + limit
-    with torch.inference_mode(), FusedAttention(), LiveBytes() as count:
+    with torch.inference_mode(), fused_kernels(ghost.base), LiveBytes() as count:
         cache = SlotCache(engine.windows_L, longest)
         cache.rows_wanted = rows
         ids = [(index, *[0] * (prompt_tokens - 1)) for index in range(prompts)]
@@ -180,7 +181,7 @@ def trace_update(
     batch = scorer.batch(rows, pack, part)
     continued = [pack.prefix_of[index] for index in part] if pack.prefixes else []
     marks: list[tuple[int, int]] = []
-    with ghost.active(POLICY), FusedAttention(), LiveBytes() as count:
+    with ghost.active(POLICY), fused_kernels(ghost.base), LiveBytes() as count:
         count.mark()
         prefixes = scorer.prefixes(pack)
 
