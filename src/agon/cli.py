@@ -60,6 +60,38 @@ def train(
     raise typer.Exit(command(recipe, overrides or [], run_dir, resume, dry_run, _console()))
 
 
+@app.command()
+def plan(
+    recipe: Annotated[
+        str, typer.Argument(help="A TOML recipe, or the name of one that comes with Agon.")
+    ],
+    overrides: Overrides = None,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(help="A card, such as h100, or cpu; repeatable. All known cards by default."),
+    ] = None,
+    cards: Annotated[int, typer.Option(help="How many of them share a step's problems.")] = 1,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Longest plain prompt, where it cannot be read here.")
+    ] = None,
+    reply_tokens: Annotated[
+        int | None, typer.Option(help="Mean length of replies; a third of their limit by default.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="torch or vllm; by default the first that can sample it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Figures for machines.")] = False,
+) -> None:
+    """Say what a recipe takes before it is started: memory, tokens, hours, and what limits it.
+
+    Exit status: 0 where it fits one of the cards, 1 where it fits none.
+    """
+    from agon.commands.plan import plan as command
+
+    options = (prompt_tokens, reply_tokens, engine, as_json, _console())
+    raise typer.Exit(command(recipe, overrides or [], card or [], cards, *options))
+
+
 @app.command("eval")
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],

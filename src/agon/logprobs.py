@@ -12,7 +12,6 @@ tokens of all rows together, H key-value heads, D their width.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from agon.engines.cache import attention_layout, masks_by_kind
+from agon.engines.cache import attention_layout, cache_argument, masks_by_kind
 from agon.errors import EngineError
 from agon.head import Head
 from agon.objective import Row
@@ -102,8 +101,7 @@ class Scorer:
             _, self._kinds = attention_layout(self.base)
         except EngineError:
             self._share = False
-        parameters = inspect.signature(self.base.forward).parameters
-        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._cache_argument = cache_argument(self.base)
 
     def plan(self, rows: Sequence[Row], budget: int) -> list[Pack]:
         """Packs of all rows within a budget of padded tokens for each pass."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations_with_replacement
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
@@ -53,15 +54,7 @@ class Policies:
         self.names = ("a", "b")[:count]
         self.fingerprint = fingerprint(base)
         _silence_dropout(base)
-        targets = config.target_modules
-        lora = LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            target_modules=targets if isinstance(targets, str) else list(targets),
-            lora_dropout=0.0,
-            bias="none",
-            task_type="CAUSAL_LM",
-        )
+        lora = lora_config(base, config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             with warnings.catch_warnings():
@@ -238,6 +231,60 @@ class Policies:
         return float(config.lora_alpha / config.r)
 
 
+def lora_config(base: torch.nn.Module, config: AdapterConfig) -> LoraConfig:
+    """PEFT's settings of either adapter.
+
+    Raises:
+        ConfigError: A target names no linear layer of the text decoder.
+    """
+    targets = adapter_targets(base, config.target_modules)
+    return LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+def adapter_targets(base: Any, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """What gets an adapter, as PEFT is to be told it.
+
+    Vision and audio towers of a multimodal base see nothing in a text game: adapters there would
+    cost memory and never move, and vLLM has no place for them. Where a base has linear layers
+    outside its text decoder, the decoder's layers are therefore named one by one.
+
+    Args:
+        base: A transformers causal language model.
+        targets: `all-linear`, or the last parts of module names.
+
+    Raises:
+        ConfigError: A target names no linear layer of the text decoder.
+    """
+    decoder, head = base.get_decoder(), base.get_output_embeddings()
+    within = {id(module) for module in decoder.modules()}
+    linears = {
+        name: id(module) in within
+        for name, module in base.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    }
+    inside = [name for name, is_inside in linears.items() if is_inside]
+    if targets == "all-linear":
+        return targets if len(inside) == len(linears) else tuple(inside)
+    chosen = []
+    for target in targets:
+        found = [name for name in inside if name == target or name.endswith(f".{target}")]
+        if not found:
+            known = sorted({name.rpartition(".")[2] for name in inside})
+            raise ConfigError(
+                f"adapters.target_modules: {target!r} names no linear layer of the text decoder, "
+                f"expected some of {', '.join(known)}"
+            )
+        chosen += found
+    return tuple(targets) if len(inside) == len(linears) else tuple(dict.fromkeys(chosen))
+
+
 def _inner(a_x: torch.Tensor, b_x: torch.Tensor, a_y: torch.Tensor, b_y: torch.Tensor) -> float:
     """<B_x A_x, B_y A_y> as trace((B_x' B_y) (A_y A_x'))."""
     return float(((b_x.double().T @ b_y.double()) * (a_x.double() @ a_y.double().T)).sum())
@@ -263,6 +310,14 @@ def fingerprint(base: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
+def attention_of(name: str) -> dict[str, str]:
+    """An attention implementation as transformers is to be told it: for the text model alone.
+
+    Not every tower of a multimodal base has it, and none of them is run.
+    """
+    return {"": name, "text_config": name}
+
+
 def load_base(config: ModelConfig, device: torch.device | None = None) -> torch.nn.Module:
     """Load the base into CPU memory; `preflight` has checked that it is there.
 
@@ -280,7 +335,7 @@ def load_base(config: ModelConfig, device: torch.device | None = None) -> torch.
             model_folder(config.name_or_path),
             revision=config.revision or "main",
             dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
-            attn_implementation=config.attention,
+            attn_implementation=attention_of(config.attention),
             trust_remote_code=config.trust_remote_code,
             **more,
         )

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from agon.adapter_folders import check_adapter_folder
 from agon.assets import EMBEDDED, model_folder
-from agon.config import PROGRAM_TASKS, CodeConfig, Config, TaskConfig, VerifierConfig
+from agon.config import (
+    PROGRAM_TASKS,
+    CodeConfig,
+    Config,
+    ModelConfig,
+    TaskConfig,
+    VerifierConfig,
+)
 from agon.errors import ConfigError, Unreachable
 from agon.hub import hub_fault
 from agon.prompts import Prompter
@@ -141,7 +148,7 @@ def read_language(config: Config) -> Language:
     folder = model_folder(config.model.name_or_path)
     revision = config.model.revision or "main"
     trust = config.model.trust_remote_code
-    _check_reachable(folder, config)
+    check_reachable(folder, config.model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, revision=revision, trust_remote_code=trust
@@ -177,13 +184,17 @@ def read_language(config: Config) -> Language:
     )
 
 
-def _check_reachable(folder: str, config: Config) -> None:
-    """Say at once that a hub model is out of reach, unless it lies in the local cache."""
+def check_reachable(folder: str, model: ModelConfig) -> None:
+    """Say at once that a hub model is out of reach, unless it lies in the local cache.
+
+    Raises:
+        Unreachable: It is.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     if Path(folder).is_dir():
         return
-    revision = config.model.revision or "main"
+    revision = model.revision or "main"
     if isinstance(try_to_load_from_cache(folder, "config.json", revision=revision), str):
         return
     fault = hub_fault()

@@ -191,4 +191,13 @@ def change_config(config: Config, overrides: Sequence[str]) -> Config:
                 "two settings is a run of neither. These may change: "
                 + ", ".join(sorted(RESUMABLE))
             )
+    return change(config, overrides)
+
+
+def change(config: Config, overrides: Sequence[str]) -> Config:
+    """A configuration with other settings.
+
+    Raises:
+        ConfigError: As for `load_recipe`.
+    """
     return build_config(json.loads(config.model_dump_json()), overrides, "the run's configuration")

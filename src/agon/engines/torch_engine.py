@@ -15,7 +15,6 @@ Dimensions: B rows that decode, V vocabulary, L layers, R requests, S sampled to
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from agon.engines import spans
 from agon.engines.base import BASE, OnToken, Sampling
-from agon.engines.cache import attention_layout
+from agon.engines.cache import attention_layout, cache_argument
 from agon.engines.checks import check_requests
 from agon.engines.decoder import Decoder
 from agon.engines.folded import FoldedLinears
@@ -87,10 +86,9 @@ class TorchEngine:
         self.pad_token_id = pad_token_id
         self.slots = slots
         self.context_limit = context_limit
-        parameters = inspect.signature(self.base.forward).parameters
         self._fold, self._copies_each = fold, copies_each
         self._folded: dict[str, FoldedLinears] = {}
-        self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self.cache_argument = cache_argument(self.base)
 
     def generate(
         self,
