@@ -17,6 +17,7 @@ from agon.engines.prefill import chunks, prefill
 from agon.engines.sampler import sample
 from agon.engines.torch_engine import TorchEngine
 from agon.logprobs import Scorer
+from agon.lora import one_operation
 from agon.objective import Row, kl_penalty, token_losses
 from agon.planning.ghost import POLICY, Ghost, LiveBytes, quiet
 from agon.planning.kernels import FusedAttention, fused_kernels
@@ -181,7 +182,12 @@ def trace_update(
     batch = scorer.batch(rows, pack, part)
     continued = [pack.prefix_of[index] for index in part] if pack.prefixes else []
     marks: list[tuple[int, int]] = []
-    with ghost.active(POLICY), fused_kernels(ghost.base), LiveBytes() as count:
+    with (
+        ghost.active(POLICY),
+        one_operation(ghost.model, POLICY),
+        fused_kernels(ghost.base),
+        LiveBytes() as count,
+    ):
         count.mark()
         prefixes = scorer.prefixes(pack)
 
