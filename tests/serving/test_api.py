@@ -230,7 +230,9 @@ def test_text_parts_are_joined_and_other_parts_are_refused(served: Running) -> N
     assert answer["choices"] == served.chat("a")["choices"]
     image = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}
     body["messages"][0]["content"].append(image)  # type: ignore[index]
-    assert "messages.0.content" in served.refused(400, CHAT, body)["param"]
+    assert served.refused(400, CHAT, body)["param"].startswith("messages.0.content")
+    number = {"model": "a", "messages": [{"role": "user", "content": 5}]}
+    assert served.refused(400, CHAT, number)["param"] == "messages.0.content"
 
 
 # Completions
