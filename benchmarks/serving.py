@@ -48,7 +48,7 @@ ARMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cut": ("agon-a-b", ("--cut-drafts",)),
     "early exit": ("agon-a-b", ("--early-exit",)),
 }
-QUICK = {"requests": 8, "clients": [1, 4], "threads": [1]}
+QUICK = {"requests": 4, "clients": [1, 4], "threads": [1], "arms": ["a", "cascade", "cut"]}
 START_SECONDS = 180.0
 
 
@@ -73,14 +73,20 @@ class Server:
     url: str = ""
     process: subprocess.Popen[str] | None = field(default=None, repr=False)
 
-    def __enter__(self) -> Server:
-        """Start it and wait until it serves."""
+    def begin(self) -> None:
+        """Start it."""
         command = [sys.executable, "-m", "agon", "serve", str(self.run), "--port", "0"]
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
         self.process = subprocess.Popen(
             [*command, "--max-requests", "100000", *self.options],
             stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
+
+    def __enter__(self) -> Server:
+        """Wait until it serves; start it first where that has not been done."""
+        if self.process is None:
+            self.begin()
+        assert self.process is not None
         assert self.process.stdout is not None
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
@@ -173,6 +179,8 @@ def measure(arguments: argparse.Namespace, run: Path, threads: int) -> dict[str,
     servers = {kind: Server(run, kind, threads) for kind in kinds}
     opened: list[Server] = []
     try:
+        for server in servers.values():
+            server.begin()
         for server in servers.values():
             opened.append(server.__enter__())
         for server in servers.values():  # weights are folded at the first use

@@ -26,11 +26,9 @@ PROBLEM = "make 22 from 4,7,6"
 WAIT = 30.0
 
 
-def make_run(folder: Path, *overrides: str) -> Path:
+def make_run(folder: Path, *overrides: str, recipe: str = "countdown-agon") -> Path:
     """A run as training leaves it, with adapters that are well apart from the base."""
-    config = load_recipe(
-        "countdown-agon", ["training.device=cpu", "training.threads=1", *overrides]
-    )
+    config = load_recipe(recipe, ["training.device=cpu", "training.threads=1", *overrides])
     run = RunFolder(folder)
     run.create()
     run.config.write_text(config.model_dump_json())

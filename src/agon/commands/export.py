@@ -12,6 +12,7 @@ to the base's own type; nothing of the run or of the base's folder is touched. s
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def _launch(config: Config, names: tuple[str, ...]) -> str:
 #   agon serve RUN --upstream http://127.0.0.1:8001 --upstream-base base \\
 #     {" ".join(f"--upstream-{name} agon-{name}" for name in names)}
 HERE=$(cd "$(dirname "$0")" && pwd)
-exec vllm serve "{base}" --served-model-name base --port 8001 \\
+exec vllm serve {shlex.quote(base)} --served-model-name base --port 8001 \\
   --enable-lora --max-loras {len(names)} --max-lora-rank {rank} \\
   --lora-modules {modules}
 """

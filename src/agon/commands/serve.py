@@ -107,7 +107,10 @@ def serve(options: ServeOptions, console: Console) -> int:
         for served in service.models.values():
             say(console, f"  {served.name:<10} {served.system:<6} {served.about}")
         say(console, f"Agon serves at {url_of(listening)} (API under /v1). Stop with Ctrl-C.")
-        server.run(sockets=[listening])
+        try:
+            server.run(sockets=[listening])
+        except KeyboardInterrupt:
+            say(console, "stopped")
     finally:
         listening.close()
     return 0

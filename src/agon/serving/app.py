@@ -36,6 +36,8 @@ PATHS = frozenset(
 )
 METRICS_FORM = "text/plain; version=0.0.4; charset=utf-8"
 
+_BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict"})
+
 log = logging.getLogger("agon.serving")
 
 _ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody}}
@@ -183,7 +185,8 @@ def _described(error: RequestValidationError) -> ApiError:
     if not place:
         return ApiError(400, "the body is empty or no object: send a JSON object")
     # Names of union branches (`str`, `list[...]`) are no parameters.
-    name = ".".join(p for p in place if p.isidentifier() or p.isdigit())[:200] or place[0][:200]
+    own = [p for p in place if p.isdigit() or (p.isidentifier() and p not in _BRANCHES)]
+    name = ".".join(own)[:200] or place[0][:200]
     if kind == "extra_forbidden":
         return ApiError(400, f"{name}: there is no such parameter", name, "unknown_parameter")
     if kind == "missing":

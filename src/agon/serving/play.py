@@ -7,15 +7,16 @@ may change an answer:
 
     cut drafts   the draft ends where its summary does: its answer block is not read by anyone. A
                  draft that would have spoilt its summary later (a second block) is thus mended.
-    early exit   the challenger drafts as well, at the same time; if both answer the same, that is
-                 the answer and there is no challenge.
+    early exit   the challenger drafts as well, at the same time, as its try number `sample + 1`
+                 (under one key two policies that are alike draw the same text, which would prove
+                 nothing); if both answer the same, that is the answer and there is no challenge.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -124,7 +125,8 @@ async def play(
     drafter, challenger = asked.stages
     other = None
     if shortcuts.early_exit and drafter != challenger:
-        silent = _write(asked, Role.DRAFT, challenger, asked.plain, backend, lambda _event: None)
+        next_try = replace(asked, sample=asked.sample + 1)
+        silent = _write(next_try, Role.DRAFT, challenger, asked.plain, backend, lambda _event: None)
         other = asyncio.create_task(silent)
     try:
         tell(Event(Part.HEADING, drafter, f"[draft by {drafter}]\n"))
