@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from agon.evaluation.bands import Band
-from agon.experiments.spec import Reported
 from agon.experiments.summary import ArmRow
 from agon.report.arms import COLOURS, MAIN, look, protocol
 from agon.report.captions import CAPTIONS
 from agon.report.charts import Axes, Chart, Draw, Key, Panel, line_style
 from agon.report.findings import Findings
 from agon.report.words import count, spread
-
-VOTERS: tuple[tuple[str, Reported], ...] = (
-    ("base", "base"),
-    ("grpo", "alone"),
-    ("grpo-2n", "alone"),
-    ("self-refine", "alone"),
-    ("cooperative", "cascade"),
-    ("agon", "cascade"),
-)
-"""Systems whose votes are drawn."""
 
 
 def tokens_chart(found: Findings) -> Chart:
@@ -65,7 +54,7 @@ def _n(found: Findings, rows: tuple[ArmRow, ...]) -> str:
 
 def votes_chart(found: Findings) -> Chart | None:
     """Majorities of one to K tries against their tokens."""
-    there = [key for key in VOTERS if len(found.votes.get(key, ())) > 1]
+    there = [key for key, points in found.votes.items() if len(points) > 1]
     if not there:
         return None
 

@@ -186,9 +186,14 @@ def inline_panels(chart: Chart, styles: Styles) -> list[str]:
     return found
 
 
-def inline_key(key: Key, styles: Styles) -> str:
-    """A legend entry's symbol as markup."""
-    return _symbol(key.colour, key.marker, key.dash, key.hollow, styles)
+def inline_key(key: Key, name: str, styles: Styles) -> str:
+    """A legend entry's symbol as markup, whose parts' names begin with `name`."""
+    symbol = _symbol(key.colour, key.marker, key.dash, key.hollow, styles)
+    return symbol.replace(f"{_NAMED}-", f"{name}-")
+
+
+_NAMED = "agon-key"
+"""Stands in a symbol for the name that it gets."""
 
 
 @lru_cache(maxsize=256)
@@ -205,8 +210,7 @@ def _symbol(colour: str, marker: str, dash: str, hollow: bool, styles: Styles) -
         if dash:
             axes.plot([0.02, 0.98], [0.5, 0.5], **style)
         axes.plot([0.5], [0.5], **line_style(colour, marker, "", hollow))
-        name = "key-" + re.sub(r"\W", "", f"{colour}{ord(marker[0]) if marker else ''}")
-        return _inline(figure, f"{name}-{'-.:'.find(dash)}{len(dash)}{hollow:d}", styles)
+        return _inline(figure, _NAMED, styles)
 
 
 class Styles:
@@ -234,7 +238,10 @@ def _inline(figure: Any, name: str, styles: Styles) -> str:
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(text.getvalue())
     _remove(root, (f"{{{SVG}}}metadata", f"{{{SVG}}}style"))
+    used = set(re.findall(r'(?:url\(|href=")#([^")]+)', text.getvalue()))
     for element in root.iter():
+        if element.attrib.get("id") not in used:
+            element.attrib.pop("id", None)
         _adapt(element, name, styles)
     for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute, None)
