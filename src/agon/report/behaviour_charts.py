@@ -75,7 +75,7 @@ def blind_spots_chart(found: Findings) -> Chart | None:
                 style = look(arm, found.matrix.arm_names)
                 curves = spots[arm].over_training
                 if metric in curves:
-                    draw_band(axes, curves[metric], style.colour, style.marker, "-")
+                    draw_band(axes, curves[metric], style.colour, style.marker, "-", own is None)
                 if own and own in curves:
                     steps, mean = curves[own].steps, curves[own].mean
                     axes.plot(

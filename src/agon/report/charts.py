@@ -47,6 +47,8 @@ _STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 6,
+    "figure.constrained_layout.h_pad": 0.09,
+    "figure.constrained_layout.w_pad": 0.09,
     "svg.hashsalt": "agon",
 }
 
@@ -114,7 +116,7 @@ def write_files(chart: Chart, folder: Path) -> list[Path]:
 
     with matplotlib.rc_context(_STYLE | {"svg.fonttype": "path"}):
         figure = _figure(_size(chart))
-        columns = min(2, len(chart.panels))
+        columns = _columns(chart)
         for index, panel in enumerate(chart.panels):
             axes = figure.add_subplot(-(-len(chart.panels) // columns), columns, index + 1)
             panel.draw(axes)
@@ -129,10 +131,15 @@ def write_files(chart: Chart, folder: Path) -> list[Path]:
     return paths
 
 
+def _columns(chart: Chart) -> int:
+    """Panels beside each other on the disk: three where that leaves no hole."""
+    return 3 if len(chart.panels) % 3 == 0 else min(2, len(chart.panels))
+
+
 def _size(chart: Chart) -> tuple[float, float]:
     widest = max(panel.width for panel in chart.panels)
     tallest = max(panel.height for panel in chart.panels)
-    columns = min(2, len(chart.panels))
+    columns = _columns(chart)
     rows = -(-len(chart.panels) // columns)
     legend = 0.22 * -(-len(chart.keys) // (3 if columns == 1 else 5))
     return widest * columns, tallest * rows + legend
