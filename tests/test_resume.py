@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -94,6 +94,15 @@ class Trap:
             case "interrupt_twice":
                 os.kill(os.getpid(), signal.SIGINT)
                 os.kill(os.getpid(), signal.SIGINT)
+            case "terminate":
+                os.kill(os.getpid(), signal.SIGTERM)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "fail":
+                raise OSError("the disk of this rank is on fire")
+            case "stray":
+                policies = arguments[0]._policies
+                next(iter(policies.parameters("b").values())).data += 1e-7
             case "fill":
                 resource.setrlimit(
                     resource.RLIMIT_FSIZE, (self.room or _log_size() + 100, resource.RLIM_INFINITY)
@@ -145,17 +154,30 @@ def agon(folder: Path, *arguments: str | Path, traps: Sequence[Trap] = ()) -> En
     return Ended(process.exitcode, (folder / "stdout").read_text(), (folder / "stderr").read_text())
 
 
-def launch(folder: Path, *arguments: str | Path, traps: Sequence[Trap] = ()) -> BaseProcess:
+def launch(
+    folder: Path,
+    *arguments: str | Path,
+    traps: Sequence[Trap] = (),
+    environment: Mapping[str, str] | None = None,
+) -> BaseProcess:
     """Start `agon` as above without waiting for its end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     files = folder / "stdout", folder / "stderr"
-    process = context.Process(target=_main, args=([*map(str, arguments)], traps, *files))
+    more = environment or {}
+    process = context.Process(target=_main, args=([*map(str, arguments)], traps, *files, more))
     process.start()
     return process
 
 
-def _main(arguments: list[str], traps: Sequence[Trap], out: Path, err: Path) -> None:
+def _main(
+    arguments: list[str],
+    traps: Sequence[Trap],
+    out: Path,
+    err: Path,
+    environment: Mapping[str, str],
+) -> None:
+    os.environ.update(environment)
     for stream, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     sys.argv = ["agon", *arguments]
@@ -371,6 +393,32 @@ def test_ctrl_c_saves_says_how_to_go_on_and_costs_nothing(pair, tmp_path, trap, 
     assert metrics(run) == metrics(pair)[:steps]
     assert resume(tmp_path).status == 0
     assert_same_run(run, pair)
+
+
+@pytest.mark.parametrize(
+    ("trap", "steps"),
+    [
+        (Trap(*IN_SAMPLING, call=8, does="terminate"), 3),
+        (Trap(*IN_THE_UPDATE, call=6, does="terminate"), 3),
+    ],
+    ids=["sampling-is-dropped", "an-update-is-finished"],
+)
+def test_sigterm_saves_ends_with_the_status_to_requeue_on_and_costs_nothing(
+    pair: Path, tmp_path: Path, trap: Trap, steps: int
+) -> None:
+    ended = start(tmp_path, PAIR, trap)
+    assert ended.status == 75
+    assert f"ended by SIGTERM after {steps} steps" in ended.out
+    assert ended.said == []
+    assert checkpoints(tmp_path / "run") == ["step-000002", f"step-{steps:06d}"]
+    assert resume(tmp_path).status == 0
+    assert_same_run(tmp_path / "run", pair)
+
+
+def test_sigterm_before_the_first_step_ends_with_the_same_status(tmp_path: Path) -> None:
+    ended = start(tmp_path, PAIR, Trap("agon.commands.train", "read_task", 1, "terminate"))
+    assert ended.status == 75
+    assert ended.said == []
 
 
 def test_a_second_ctrl_c_inside_an_update_saves_no_half_made_step(tmp_path: Path) -> None:

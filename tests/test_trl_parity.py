@@ -165,7 +165,7 @@ def ours(
 ) -> tuple[float, dict[str, torch.Tensor], float]:
     """Our loss, gradients and share of clipped tokens."""
     updater = models.updater(policies, config)
-    loss, clipped, _ = updater.backward("b", *stream_rows(drafts, config))
+    loss, clipped, *_ = updater.backward("b", *stream_rows(drafts, config))
     return loss, models.gradients(policies, "b"), clipped
 
 

@@ -15,7 +15,7 @@ from agon.config import Config, OptimizerConfig
 from agon.objective import Row, row_weights
 from agon.policies import Policies
 from agon.records import Draft
-from agon.update import Updater, UpdateStats, learning_rate, stream_rows
+from agon.update import Pass, Updater, UpdateStats, learning_rate, stream_rows
 
 AGGREGATIONS = ["dapo", "grpo", "dr_grpo"]
 ADVANTAGES = [1.2, -0.8, 0.5, -1.0, 0.3, -0.2]
@@ -60,7 +60,7 @@ def accumulated(
     drafts: Sequence[Draft],
     config: Config,
     updater: Updater | None = None,
-) -> tuple[dict[str, torch.Tensor], tuple[float, float, float]]:
+) -> tuple[dict[str, torch.Tensor], Pass]:
     """Gradients and figures of a stream as the updater accumulates them."""
     models.clear_gradients(policies)
     rows, weights = stream_rows(drafts, config)
@@ -96,7 +96,7 @@ def test_loss_and_gradient_are_those_of_the_definition(
         sampling={"temperature": temperature},
     )
     drafts = models.sampled_by(policies, "b", ADVANTAGES, noise=0.3, temperature=temperature)
-    gradients, (loss, clipped, gap) = accumulated(policies, "b", drafts, config)
+    gradients, (loss, clipped, gap, _) = accumulated(policies, "b", drafts, config)
     models.clear_gradients(policies)
     rows, weights = stream_rows(drafts, config)
     expected = by_hand(policies, "b", rows, weights, config)
@@ -154,7 +154,7 @@ def test_leaving_out_rows_of_zero_advantage_leaves_the_gradient(aggregation: str
         objective={"aggregation": aggregation}, training={"microbatch_tokens": 1}
     )
     drafts = models.sampled_by(policies, "a", FLAT, noise=0.1)
-    all_rows, (loss, _, _) = accumulated(policies, "a", drafts, config)
+    all_rows, (loss, *_) = accumulated(policies, "a", drafts, config)
     models.clear_gradients(policies)
     rows, weights = stream_rows(drafts, config)
     kept = [index for index, row in enumerate(rows) if row.advantage != 0]
@@ -467,9 +467,9 @@ def test_a_small_step_lowers_the_loss() -> None:
     policies = models.tiny_policies()
     config = models.settings()
     drafts = models.sampled_by(policies, "a", ADVANTAGES)
-    _, (before, _, _) = accumulated(policies, "a", drafts, config)
+    _, (before, *_) = accumulated(policies, "a", drafts, config)
     models.updater(policies, config).step("a", [drafts], 1e-4)
-    _, (after, _, _) = accumulated(policies, "a", drafts, config)
+    _, (after, *_) = accumulated(policies, "a", drafts, config)
     assert after < before
 
 

@@ -137,7 +137,7 @@ class UpdateArm:
         optimizer = self.updater.optimizers[POLICY]
         parameters = list(self.policies.parameters(POLICY).values())
         optimizer.zero_grad(set_to_none=True)
-        loss, _, _ = self.updater.backward(POLICY, rows, weights)
+        loss, *_ = self.updater.backward(POLICY, rows, weights)
         torch.nn.utils.clip_grad_norm_(parameters, self.config.optimizer.clip_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

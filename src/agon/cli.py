@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,19 @@ Overrides = Annotated[
 ]
 
 
+@app.callback()
+def only_train_in_several(context: typer.Context) -> None:
+    """Refuse commands that several processes would do several times."""
+    from agon.distributed import launched
+    from agon.errors import ConfigError
+
+    if launched() > 1 and context.invoked_subcommand != "train":
+        raise ConfigError(
+            f"agon {context.invoked_subcommand} runs in one process, but WORLD_SIZE = "
+            f"{launched()}: only `agon train` is for `accelerate launch` and torchrun"
+        )
+
+
 @app.command()
 def train(
     recipe: Annotated[
@@ -44,6 +58,38 @@ def train(
     from agon.commands.train import train as command
 
     raise typer.Exit(command(recipe, overrides or [], run_dir, resume, dry_run, _console()))
+
+
+@app.command()
+def plan(
+    recipe: Annotated[
+        str, typer.Argument(help="A TOML recipe, or the name of one that comes with Agon.")
+    ],
+    overrides: Overrides = None,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(help="A card, such as h100, or cpu; repeatable. All known cards by default."),
+    ] = None,
+    cards: Annotated[int, typer.Option(help="How many of them share a step's problems.")] = 1,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Longest plain prompt, where it cannot be read here.")
+    ] = None,
+    reply_tokens: Annotated[
+        int | None, typer.Option(help="Mean length of replies; a third of their limit by default.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="torch or vllm; by default the first that can sample it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Figures for machines.")] = False,
+) -> None:
+    """Say what a recipe takes before it is started: memory, tokens, hours, and what limits it.
+
+    Exit status: 0 where it fits one of the cards, 1 where it fits none.
+    """
+    from agon.commands.plan import plan as command
+
+    options = (prompt_tokens, reply_tokens, engine, as_json, _console())
+    raise typer.Exit(command(recipe, overrides or [], card or [], cards, *options))
 
 
 @app.command("eval")
@@ -341,15 +387,18 @@ def _console() -> Console:
 
 def main() -> None:
     """Entry point: errors that a user can mend are printed as one sentence, status 2."""
+    from agon.distributed import is_first
     from agon.errors import AgonError, NothingToLearn
 
     try:
         app(standalone_mode=True)
     except NothingToLearn as error:
-        print(f"agon: {error}", file=sys.stderr)  # noqa: T201
+        if is_first():
+            print(f"agon: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
     except AgonError as error:
-        print(f"agon: {error}", file=sys.stderr)  # noqa: T201
+        rank = "" if is_first() else f"rank {os.environ['RANK']}: "
+        print(f"agon: {rank}{error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     except Exception as error:
         # torch is not imported here just to name its class.

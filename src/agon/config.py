@@ -52,6 +52,14 @@ class ModelConfig(Section):
     dtype: Annotated[Literal["float32", "bfloat16", "auto"], OURS] = "float32"
     """Type of the base's weights; adapters are always float32. `auto` keeps the checkpoint's."""
 
+    quantization: Annotated[Literal["none", "nf4"], OURS] = "none"
+    """Whether the base's linear layers are kept in 4 bits (NF4, through bitsandbytes; QLoRA).
+    `model.dtype` is what they compute in. Adapters stay float32 and are never folded in."""
+
+    shard: Annotated[bool, OURS] = False
+    """Whether several processes share out the base's layers (FSDP2) instead of keeping a whole one
+    each. Sampling brings them together for the time of a step's rollouts."""
+
     attention: Annotated[Literal["sdpa", "eager"], OURS] = "sdpa"
     """Attention implementation of transformers; the in-process engine needs masks it can give."""
 
@@ -172,6 +180,15 @@ class ObjectiveConfig(Section):
     beta: Annotated[float, INFERRED] = Field(0.0, ge=0)
     """Weight of the KL penalty from the base (adapters off)."""
 
+    old_logprobs: Annotated[Literal["sampler", "trainer"], INFERRED] = "sampler"
+    """Whose log-probabilities the ratio divides by: those that the sampler returned, or those of
+    the trainer's own forward pass before the first of the updates."""
+
+    importance_cap: Annotated[float | None, OURS] = Field(None, gt=0)
+    """Largest weight exp(trainer - sampler) of a token's loss, which corrects for a sampler whose
+    kernels or precision are not the trainer's; null weighs all tokens alike. It needs
+    `old_logprobs = "trainer"`, since the sampler's ratio has that correction in it."""
+
 
 class OptimizerConfig(Section):
     """AdamW, one for each adapter."""
@@ -216,6 +233,126 @@ class TrainingConfig(Section):
 
     threads: Annotated[int | None, OURS] = Field(None, ge=1)
     """CPU threads of torch; null leaves its own choice."""
+
+    process_timeout: Annotated[float, OURS] = Field(60.0, gt=0)
+    """Seconds without a sign of life after which one of several processes is lost and the run
+    ends."""
+
+    wait_timeout: Annotated[float, OURS] = Field(3600.0, gt=0)
+    """Seconds that several processes wait for the slowest living one before the run ends."""
+
+
+class EngineConfig(Section):
+    """Who samples."""
+
+    kind: Annotated[Literal["torch", "vllm", "vllm-server"], OURS] = "torch"
+    """`torch` samples from the trained model itself. `vllm` starts vLLM beside it on this machine,
+    `vllm-server` asks OpenAI-compatible vLLM servers that are running already; both sample from
+    copies of the adapters that are renewed at each step (docs/scaling-vllm.md)."""
+
+    urls: Annotated[tuple[str, ...], OURS] = ()
+    """Addresses of the servers, such as `http://localhost:8000`; requests are spread over them."""
+
+    api_key_variable: Annotated[str | None, OURS] = None
+    """Environment variable that holds the servers' API key; null sends none."""
+
+    seconds: Annotated[float, OURS] = Field(1800.0, gt=0)
+    """Longest wait for one reply of a server, the time in its queue included."""
+
+    folder: Annotated[str | None, OURS] = None
+    """Where copies of the adapters are written for vLLM to read; servers must see the same folder
+    under the same path. Null takes shared memory (/dev/shm) where vLLM runs on this machine and
+    there is room, else the run's folder."""
+
+    context: Annotated[int | None, OURS] = Field(None, ge=1)
+    """Longest prompt and completion in tokens that vLLM makes room for (kind = "vllm"); null is the
+    model's. Servers have their own limit, which is asked of them."""
+
+    tensor_parallel: Annotated[int, OURS] = Field(1, ge=1)
+    """GPUs that share one copy of the base in vLLM (kind = "vllm")."""
+
+    gpu_memory: Annotated[float, OURS] = Field(0.45, gt=0, lt=1)
+    """Share of a GPU's memory that vLLM takes for itself (kind = "vllm"); the trainer needs the
+    rest."""
+
+    kv_cache_gib: Annotated[float | None, OURS] = Field(None, gt=0)
+    """Size of vLLM's key-value cache in GiB (kind = "vllm"); null lets vLLM choose."""
+
+    options: Annotated[dict[str, JsonValue], OURS] = Field(default_factory=dict)
+    """Further arguments of `vllm.LLM` (kind = "vllm"), such as `enforce_eager = true`."""
+
+    gap_limit: Annotated[float, OURS] = Field(0.1, gt=0)
+    """Training stops when the sampler's log-probabilities differ from the trainer's by more than
+    this on average, in nats a token, on the few tokens that are compared after each renewal."""
+
+    @model_validator(mode="after")
+    def _combinations(self) -> EngineConfig:
+        _refuse(self._rules())
+        return self
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        served, own = self.kind == "vllm-server", self.kind == "vllm"
+        fields = type(self).model_fields
+        given = {
+            name: getattr(self, name) != field.get_default(call_default_factory=True)
+            for name, field in fields.items()
+        }
+        wrong = [url for url in self.urls if not _URL.fullmatch(url)]
+        strange = sorted(ENGINE_OPTIONS_OF_OURS & set(self.options))
+        return [
+            (
+                served and not self.urls,
+                'engine.kind = "vllm-server" needs engine.urls, such as ["http://localhost:8000"]',
+            ),
+            (bool(wrong), f"engine.urls: got {wrong}, expected http://HOST:PORT or https://..."),
+            (len(set(self.urls)) < len(self.urls), "engine.urls names a server twice"),
+            *(
+                (
+                    not of and given[field],
+                    f'engine.{field} has no meaning for engine.kind = "{self.kind}": remove it',
+                )
+                for of, names in (
+                    (served, ("urls", "api_key_variable", "seconds")),
+                    (own, ("tensor_parallel", "gpu_memory", "kv_cache_gib", "options", "context")),
+                    (served or own, ("folder", "gap_limit")),
+                )
+                for field in names
+            ),
+            (
+                bool(strange),
+                f"engine.options: {', '.join(strange)} cannot be set there, since Agon sets them "
+                "itself or would sample another distribution; see the engine's and the model's "
+                "own settings",
+            ),
+        ]
+
+
+_URL = re.compile(r"https?://[^\s/]+(/[^\s?#]*)?")
+
+ENGINE_OPTIONS_OF_OURS = frozenset(
+    {
+        "model",
+        "tokenizer",
+        "revision",
+        "dtype",
+        "trust_remote_code",
+        "max_model_len",
+        "max_num_seqs",
+        "enable_lora",
+        "max_loras",
+        "max_cpu_loras",
+        "max_lora_rank",
+        "logprobs_mode",
+        "generation_config",
+        "tensor_parallel_size",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "skip_tokenizer_init",
+        "seed",
+        "watermark_config",
+    }
+)
+"""Arguments of `vllm.LLM` that the engine gives itself."""
 
 
 TaskName = Literal[
@@ -466,6 +603,7 @@ class Config(Section):
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
+    engine: EngineConfig = EngineConfig()
     task: TaskConfig = TaskConfig()
     verifier: VerifierConfig = VerifierConfig()
     code: CodeConfig = CodeConfig()
@@ -523,6 +661,11 @@ class Config(Section):
                 "training.problems_per_step must be at least 2",
             ),
             (
+                self.model.shard and self.model.quantization != "none",
+                f'model.shard = true and model.quantization = "{self.model.quantization}" do not '
+                "go together: 4-bit weights cannot be shared out; set one of the two",
+            ),
+            (
                 self.task.name == "math500",
                 'task.name = "math500" is for evaluation only: train on gsm8k or deepmath and '
                 "evaluate with `agon eval RUN --task math500`",
@@ -531,6 +674,18 @@ class Config(Section):
                 self.task.name == "humaneval",
                 'task.name = "humaneval" is for evaluation only: train on codecontests or mbpp and '
                 "evaluate with `agon eval RUN --task humaneval`",
+            ),
+            (
+                self.objective.importance_cap is not None
+                and self.objective.old_logprobs == "sampler",
+                'objective.importance_cap needs objective.old_logprobs = "trainer": a ratio to the '
+                "sampler's log-probabilities corrects for the sampler already",
+            ),
+            (
+                self.engine.kind != "torch" and self.model.name_or_path == "embedded",
+                f'engine.kind = "{self.engine.kind}" cannot sample the embedded model, whose heads '
+                "are too narrow for vLLM: give another model.name_or_path, or set engine.kind = "
+                '"torch"',
             ),
             (
                 self.code.total_seconds < self.code.seconds,

@@ -31,5 +31,17 @@ class EngineError(AgonError):
     """The engine cannot sample what it was asked for."""
 
 
+class SamplerLost(EngineError):
+    """What samples is gone or answers no more; the training state is whole and can be saved."""
+
+
 class NothingToLearn(AgonError):
     """Training stopped since no gradient can come: all truncated, or every group flat."""
+
+
+class ProcessLost(AgonError):
+    """One of a run's processes died, hangs or does not agree with the others; names its rank."""
+
+
+class Preempted(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM); the run goes on later from its checkpoint."""

@@ -12,7 +12,6 @@ tokens of all rows together, H key-value heads, D their width.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from agon.engines.cache import attention_layout, masks_by_kind
+from agon.engines.cache import attention_layout, cache_argument, masks_by_kind
 from agon.errors import EngineError
 from agon.head import Head
 from agon.objective import Row
@@ -36,7 +35,7 @@ class Batch:
         input_ids_BL: What follows the row's prefix, without its last token, then padding.
         places_N: Positions in the flattened (B, L) whose next token is a completion token.
         targets_N: Those tokens, row by row.
-        old_logprobs_N: The sampler's log-probabilities of them.
+        sampler_logprobs_N: The sampler's log-probabilities of them.
         advantages_N: Their row's advantage.
         rows_N: Their row's place in the batch.
     """
@@ -44,7 +43,7 @@ class Batch:
     input_ids_BL: Tensor
     places_N: Tensor
     targets_N: Tensor
-    old_logprobs_N: Tensor
+    sampler_logprobs_N: Tensor
     advantages_N: Tensor
     rows_N: Tensor
 
@@ -74,7 +73,7 @@ def collate(
         input_ids_BL=ids_BL.to(device),
         places_N=torch.cat(places).to(device),
         targets_N=torch.tensor([t for row in rows for t in row.completion_ids], device=device),
-        old_logprobs_N=torch.tensor([p for row in rows for p in row.logprobs], device=device),
+        sampler_logprobs_N=torch.tensor([p for row in rows for p in row.logprobs], device=device),
         advantages_N=torch.tensor([row.advantage for row in rows])[rows_N].to(device),
         rows_N=rows_N.to(device),
     )
@@ -102,8 +101,7 @@ class Scorer:
             _, self._kinds = attention_layout(self.base)
         except EngineError:
             self._share = False
-        parameters = inspect.signature(self.base.forward).parameters
-        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._cache_argument = cache_argument(self.base)
 
     def plan(self, rows: Sequence[Row], budget: int) -> list[Pack]:
         """Packs of all rows within a budget of padded tokens for each pass."""

@@ -6,7 +6,10 @@ sampled it, and A the row's advantage, the loss of a token is
     l_t = - min(r_t A, clip(r_t, 1 - epsilon, 1 + epsilon) A) + beta k_t
     k_t = exp(log p_ref_t - log p_t) - (log p_ref_t - log p_t) - 1
 
-(Schulman et al. 2017; Shao et al. 2024 for the group-relative form and for k_t). A stream, all
+(Schulman et al. 2017; Shao et al. 2024 for the group-relative form and for k_t). q is what the
+sampler returned or, with `objective.old_logprobs = "trainer"`, what the trainer's own forward pass
+says before the first update; the surrogate's first term is then multiplied by the weight of
+`importance_weights`, if a cap is set. A stream, all
 rollouts of one role of one step, has the loss sum_rows w_row sum_t l_t with the weights of
 `row_weights`. It is a plain sum, so the result is the same for every split into microbatches, and
 rows whose advantage is zero add nothing when beta = 0: they need neither forward nor backward.
@@ -38,7 +41,17 @@ class Row:
         return len(self.prompt_ids) + len(self.completion_ids)
 
 
-def row_weights(aggregation: str, lengths: Sequence[int], limit: int) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class StreamSize:
+    """Scored rows of a whole stream and their completion tokens."""
+
+    rows: int
+    tokens: int
+
+
+def row_weights(
+    aggregation: str, lengths: Sequence[int], limit: int, size: StreamSize | None = None
+) -> list[float]:
     """Weight of each row's summed token losses, for the scored rows of one stream.
 
     Args:
@@ -46,15 +59,19 @@ def row_weights(aggregation: str, lengths: Sequence[int], limit: int) -> list[fl
             over its tokens and then the rows; `dr_grpo` divides by rows times the limit.
         lengths: Completion tokens of every scored row, the zero-advantage rows included.
         limit: Completion limit in tokens.
+        size: Of the whole stream, where these rows are a part of it.
 
     Sources: Yu et al. 2025 (DAPO), Shao et al. 2024 (GRPO), Liu et al. 2025 (Dr. GRPO).
     """
+    size = size or StreamSize(len(lengths), sum(lengths))
+    if not lengths:
+        return []
     if aggregation == "dapo":
-        return [1.0 / sum(lengths)] * len(lengths)
+        return [1.0 / size.tokens] * len(lengths)
     if aggregation == "grpo":
-        return [1.0 / (len(lengths) * length) for length in lengths]
+        return [1.0 / (size.rows * length) for length in lengths]
     if aggregation == "dr_grpo":
-        return [1.0 / (len(lengths) * limit)] * len(lengths)
+        return [1.0 / (size.rows * limit)] * len(lengths)
     raise ValueError(f"aggregation: got {aggregation!r}, expected dapo, grpo or dr_grpo")
 
 
@@ -65,7 +82,7 @@ def token_losses(
 
     Args:
         logprobs: Log-probabilities under the policy being updated, one for each token.
-        old_logprobs: The sampler's.
+        old_logprobs: Under the policy that sampled, by the sampler's word or the trainer's.
         advantages: The advantage of each token's row; broadcast.
         clip: epsilon.
 
@@ -78,6 +95,30 @@ def token_losses(
     low = (ratio < 1 - clip) & (advantages < 0)
     high = (ratio > 1 + clip) & (advantages > 0)
     return losses, low | high
+
+
+def importance_weights(trainer: Tensor, sampler: Tensor, cap: float) -> tuple[Tensor, Tensor]:
+    """Truncated importance weights of tokens that another implementation sampled.
+
+    The tokens come from the sampler's distribution mu, the surrogate's expectation is over the
+    trainer's pi of the same weights; w_t = min(pi_t / mu_t, C) weighs one by the other, truncated
+    so that no token outweighs C others. The weight is a constant of the update.
+
+    Args:
+        trainer: log pi_t, by the trainer's forward pass under the weights that sampled.
+        sampler: log mu_t, as the sampler returned them.
+        cap: C.
+
+    Returns:
+        Weights without gradient, and a boolean mask of tokens whose weight was truncated.
+
+    Sources: Ionides 2008 (truncated importance sampling); Yao et al. 2025, "Your Efficient RL
+    Framework Secretly Brings You Off-Policy RL Training" (for samplers); as implemented by TRL
+    1.16 (`vllm_importance_sampling_mode = "token_truncate"`) and by verl (token-level
+    `rollout_is`): both multiply the clipped surrogate alone, not the KL penalty.
+    """
+    ratio = torch.exp(trainer - sampler).detach()
+    return ratio.clamp(max=cap), ratio > cap
 
 
 def kl_penalty(logprobs: Tensor, reference: Tensor) -> Tensor:

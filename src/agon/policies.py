@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations_with_replacement
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
@@ -25,6 +26,7 @@ from agon.adapter_folders import FINGERPRINT_FILE, check_adapter_folder
 from agon.config import AdapterConfig, ModelConfig
 from agon.engines.base import BASE
 from agon.errors import AdapterError, ConfigError
+from agon.quantised import quantised, settle
 
 
 class Policies:
@@ -52,15 +54,7 @@ class Policies:
         self.names = ("a", "b")[:count]
         self.fingerprint = fingerprint(base)
         _silence_dropout(base)
-        targets = config.target_modules
-        lora = LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            target_modules=targets if isinstance(targets, str) else list(targets),
-            lora_dropout=0.0,
-            bias="none",
-            task_type="CAUSAL_LM",
-        )
+        lora = lora_config(base, config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             with warnings.catch_warnings():
@@ -79,6 +73,7 @@ class Policies:
                             noise = torch.randn(parameter.shape) * config.start_scale
                             parameter.copy_(noise.to(parameter))
         self._versions = dict.fromkeys((BASE, *self.names), 0)
+        self._revisions = dict.fromkeys((BASE, *self.names), 0)
         self.model.eval()
         self._select(BASE)
 
@@ -102,6 +97,14 @@ class Policies:
     def set_version(self, name: str, version: int) -> None:
         """Record a policy's version after an update or a resume."""
         self._versions[name] = version
+        self._revisions[name] += 1
+
+    def revision(self, name: str) -> int:
+        """How often a policy's weights have been changed in this process, by updates or loading.
+
+        Whoever keeps a copy of the weights tells by it when the copy is old; versions may repeat.
+        """
+        return self._revisions[name]
 
     @contextmanager
     def active(self, name: str) -> Iterator[None]:
@@ -135,12 +138,21 @@ class Policies:
         """Every policy that can be sampled."""
         return (BASE, *self.names)
 
-    def save(self, folder: Path) -> None:
-        """Write each adapter as a plain PEFT folder `folder/a`, `folder/b`."""
+    def digest(self, name: str) -> str:
+        """A hash of every byte of an adapter."""
+        digest = hashlib.sha256()
+        for key, parameter in self._parameters[name].items():
+            digest.update(key.encode())
+            digest.update(parameter.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, folder: Path, names: Sequence[str] | None = None) -> None:
+        """Write adapters, all of them by default, as plain PEFT folders `folder/a`, `folder/b`."""
+        names = list(self.names if names is None else names)
         self.model.save_pretrained(
-            str(folder), selected_adapters=list(self.names), save_embedding_layers=False
+            str(folder), selected_adapters=names, save_embedding_layers=False
         )
-        for name in self.names:
+        for name in names:
             note = {"base_fingerprint": self.fingerprint, "version": self.version(name)}
             (folder / name / FINGERPRINT_FILE).write_text(json.dumps(note, indent=2) + "\n")
 
@@ -176,6 +188,7 @@ class Policies:
                 "over the same base with the same adapters.target_modules and adapters.rank"
             )
         set_peft_model_state_dict(self.model, weights, adapter_name=name)
+        self._revisions[name] += 1
         self._select(self._selected)
 
     def weight_changes(self) -> dict[str, float]:
@@ -218,6 +231,60 @@ class Policies:
         return float(config.lora_alpha / config.r)
 
 
+def lora_config(base: torch.nn.Module, config: AdapterConfig) -> LoraConfig:
+    """PEFT's settings of either adapter.
+
+    Raises:
+        ConfigError: A target names no linear layer of the text decoder.
+    """
+    targets = adapter_targets(base, config.target_modules)
+    return LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+def adapter_targets(base: Any, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """What gets an adapter, as PEFT is to be told it.
+
+    Vision and audio towers of a multimodal base see nothing in a text game: adapters there would
+    cost memory and never move, and vLLM has no place for them. Where a base has linear layers
+    outside its text decoder, the decoder's layers are therefore named one by one.
+
+    Args:
+        base: A transformers causal language model.
+        targets: `all-linear`, or the last parts of module names.
+
+    Raises:
+        ConfigError: A target names no linear layer of the text decoder.
+    """
+    decoder, head = base.get_decoder(), base.get_output_embeddings()
+    within = {id(module) for module in decoder.modules()}
+    linears = {
+        name: id(module) in within
+        for name, module in base.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    }
+    inside = [name for name, is_inside in linears.items() if is_inside]
+    if targets == "all-linear":
+        return targets if len(inside) == len(linears) else tuple(inside)
+    chosen = []
+    for target in targets:
+        found = [name for name in inside if name == target or name.endswith(f".{target}")]
+        if not found:
+            known = sorted({name.rpartition(".")[2] for name in inside})
+            raise ConfigError(
+                f"adapters.target_modules: {target!r} names no linear layer of the text decoder, "
+                f"expected some of {', '.join(known)}"
+            )
+        chosen += found
+    return tuple(targets) if len(inside) == len(linears) else tuple(dict.fromkeys(chosen))
+
+
 def _inner(a_x: torch.Tensor, b_x: torch.Tensor, a_y: torch.Tensor, b_y: torch.Tensor) -> float:
     """<B_x A_x, B_y A_y> as trace((B_x' B_y) (A_y A_x'))."""
     return float(((b_x.double().T @ b_y.double()) * (a_x.double() @ a_y.double().T)).sum())
@@ -243,22 +310,34 @@ def fingerprint(base: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def load_base(config: ModelConfig) -> torch.nn.Module:
-    """Load the base into CPU memory; `preflight` has checked that it is there."""
+def attention_of(name: str) -> dict[str, str]:
+    """An attention implementation as transformers is to be told it: for the text model alone.
+
+    Not every tower of a multimodal base has it, and none of them is run.
+    """
+    return {"": name, "text_config": name}
+
+
+def load_base(config: ModelConfig, device: torch.device | None = None) -> torch.nn.Module:
+    """Load the base into CPU memory; `preflight` has checked that it is there.
+
+    A quantised base is loaded onto the device (the CPU by default), since it is quantised there.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     from agon.assets import model_folder
 
     logging.disable_progress_bar()
-
+    more = {} if config.quantization == "none" else quantised(config, device or torch.device("cpu"))
     try:
-        return AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
+        base: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
             model_folder(config.name_or_path),
             revision=config.revision or "main",
             dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
-            attn_implementation=config.attention,
+            attn_implementation=attention_of(config.attention),
             trust_remote_code=config.trust_remote_code,
+            **more,
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(
@@ -266,3 +345,6 @@ def load_base(config: ModelConfig) -> torch.nn.Module:
             f"{str(error).strip().splitlines()[0]} Give a complete folder of a causal language "
             "model, or a hub name that this machine can reach"
         ) from error
+    if config.quantization != "none":
+        settle(base)
+    return base

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from agon.adapter_folders import check_adapter_folder
 from agon.assets import EMBEDDED, model_folder
-from agon.config import PROGRAM_TASKS, CodeConfig, Config, TaskConfig, VerifierConfig
+from agon.config import (
+    PROGRAM_TASKS,
+    CodeConfig,
+    Config,
+    ModelConfig,
+    TaskConfig,
+    VerifierConfig,
+)
 from agon.errors import ConfigError, Unreachable
 from agon.hub import hub_fault
 from agon.prompts import Prompter
+from agon.quantised import check_quantization
 from agon.records import Outcome, Problem
 from agon.tasks import TaskData, load_task
 from agon.tasks.splits import Split
@@ -47,7 +55,8 @@ def check_settings(config: Config) -> None:
     """Refuse what this machine cannot do or what is not there.
 
     Raises:
-        ConfigError: No GPU for `training.device = "cuda"`, or a missing model folder.
+        ConfigError: No GPU for `training.device = "cuda"`, no bitsandbytes for a quantised base, or
+            a missing model folder.
         AdapterError: A warm start from a folder that does not fit.
     """
     if config.training.device == "cuda":
@@ -58,6 +67,7 @@ def check_settings(config: Config) -> None:
                 'training.device = "cuda", but this machine has no usable GPU: set '
                 'training.device = "cpu" or "auto"'
             )
+    check_quantization(config.model)
     name = config.model.name_or_path
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists()
     if name != EMBEDDED and looks_local and not (Path(name) / "config.json").is_file():
@@ -138,7 +148,7 @@ def read_language(config: Config) -> Language:
     folder = model_folder(config.model.name_or_path)
     revision = config.model.revision or "main"
     trust = config.model.trust_remote_code
-    _check_reachable(folder, config)
+    check_reachable(folder, config.model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, revision=revision, trust_remote_code=trust
@@ -174,13 +184,17 @@ def read_language(config: Config) -> Language:
     )
 
 
-def _check_reachable(folder: str, config: Config) -> None:
-    """Say at once that a hub model is out of reach, unless it lies in the local cache."""
+def check_reachable(folder: str, model: ModelConfig) -> None:
+    """Say at once that a hub model is out of reach, unless it lies in the local cache.
+
+    Raises:
+        Unreachable: It is.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     if Path(folder).is_dir():
         return
-    revision = config.model.revision or "main"
+    revision = model.revision or "main"
     if isinstance(try_to_load_from_cache(folder, "config.json", revision=revision), str):
         return
     fault = hub_fault()

@@ -7,6 +7,7 @@ changes nothing. What a user has set in the environment stands.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sys
 
@@ -31,6 +32,8 @@ _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNA
 
 def prepare() -> None:
     """Set the environment's defaults and let the C library keep the memory that it is given."""
+    # Where it is installed PEFT imports it, and it warns of a CPU kernel that is never used here.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     _keep_memory()

@@ -20,13 +20,22 @@ RESUMABLE = frozenset(
     {
         "checkpoint.every",
         "checkpoint.keep",
+        "engine.api_key_variable",
+        "engine.folder",
+        "engine.gpu_memory",
+        "engine.kv_cache_gib",
+        "engine.seconds",
+        "engine.urls",
         "logging.project",
         "logging.trackers",
+        "model.shard",
         "stop.truncated_share",
         "stop.unscored_share",
         "stop.window",
         "training.device",
+        "training.process_timeout",
         "training.threads",
+        "training.wait_timeout",
         "verifier.workers",
     }
 )
@@ -182,4 +191,13 @@ def change_config(config: Config, overrides: Sequence[str]) -> Config:
                 "two settings is a run of neither. These may change: "
                 + ", ".join(sorted(RESUMABLE))
             )
+    return change(config, overrides)
+
+
+def change(config: Config, overrides: Sequence[str]) -> Config:
+    """A configuration with other settings.
+
+    Raises:
+        ConfigError: As for `load_recipe`.
+    """
     return build_config(json.loads(config.model_dump_json()), overrides, "the run's configuration")

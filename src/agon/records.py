@@ -73,7 +73,8 @@ class Completion:
     Attributes:
         token_ids: Generated tokens, the end-of-turn token included when it was reached.
         logprobs: Natural-log probability of each of them under the sampled distribution.
-        entropies: Entropy in nats of the distribution that each was drawn from.
+        entropies: Entropy in nats of the distribution that each was drawn from, or an unbiased
+            estimate of it, where the engine cannot see the whole distribution.
         truncated: True when the token limit ended it.
         policy: Who wrote it.
     """

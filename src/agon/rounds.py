@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 
 from agon.cascade import passed_on
 from agon.config import Config, GameConfig
+from agon.distributed import ALONE, Processes, joined
 from agon.engines.base import Engine, Sampling
 from agon.records import (
     Challenge,
@@ -96,17 +97,21 @@ def play_round(
     config: Config,
     table: Table,
     stopwatch: Stopwatch = nullcontext,
+    processes: Processes = ALONE,
 ) -> Round:
-    """Play one round over P problems with groups of N.
+    """Play one round over P problems with groups of N; of several processes, each its own part.
 
     Args:
-        problems: P distinct problems.
+        problems: P distinct problems, the same at every process.
         step: Index of the step; decides the seats and, with `seeds.sampling`, all randomness.
         config: The run's configuration.
         table: Engine, judge and prompter.
         stopwatch: Times the parts `draft`, `challenge` and `verify`; the last is the time that
             sampling had to wait for verdicts.
+        processes: The run's processes; summaries are passed on between them where a challenge is
+            shown another problem's.
     """
+    problems = processes.share(problems)
     drafter, challenger = seats(step, config.game)
     sources = [problem for problem in problems for _ in range(config.sampling.group_size)]
     plain = [table.prompter.plain(problem) for problem in problems]
@@ -118,7 +123,7 @@ def play_round(
         # Verdicts are not passed on, so the drafts are judged while the challenges are sampled.
         verdicts = clerk.submit(table.judge.judge, _answers(sources, replies))
         if challenger is not None:
-            shown = exchange(replies, step, config, table.prompter)
+            shown = exchange(replies, step, config, table.prompter, processes)
             asked = _challenge_prompts(sources, prompts, shown, config, table.prompter)
             answers = _sample(sources, asked, challenger, Role.CHALLENGE, *rest)
         with stopwatch("verify"):
@@ -141,8 +146,24 @@ def play_round(
     )
 
 
+def join_rounds(parts: Sequence[Round]) -> Round | None:
+    """The round whose problems were played in parts, in their order; None where there are none."""
+    if not parts:
+        return None
+    return replace(
+        parts[0],
+        problems=tuple(joined(part.problems for part in parts)),
+        drafts_PN=tuple(joined(part.drafts_PN for part in parts)),
+        challenges_PN=tuple(joined(part.challenges_PN for part in parts)),
+    )
+
+
 def exchange(
-    replies: Sequence[Reply], step: int, config: Config, prompter: Prompter
+    replies: Sequence[Reply],
+    step: int,
+    config: Config,
+    prompter: Prompter,
+    processes: Processes = ALONE,
 ) -> list[str | None]:
     """What each challenge is shown, for the P * N drafts in order.
 
@@ -156,8 +177,9 @@ def exchange(
     if kind == "filler":
         return [None if text is None else prompter.filler(prompter.count(text)) for text in own]
     if kind == "shuffled":
-        order = derangement(len(replies) // size, f"{config.seeds.sampling}/{step}/shuffle")
-        return [text for p in order for text in own[p * size : (p + 1) * size]]
+        everyone = joined(processes.gather(own, "the summaries"))
+        order = derangement(len(everyone) // size, f"{config.seeds.sampling}/{step}/shuffle")
+        return joined(everyone[p * size : (p + 1) * size] for p in processes.share(order))
     return own
 
 

@@ -6,9 +6,13 @@
             update(policy, the streams that it sampled)
         log; every k steps a checkpoint
 
-A policy that plays both roles gets one optimizer step on the sum of its streams. Ctrl-C during
-sampling or evaluation drops the unfinished step and saves; during an update it waits for the
-step's end, so that a checkpoint always lies between two steps.
+A policy that plays both roles gets one optimizer step on the sum of its streams. Ctrl-C or SIGTERM
+during sampling or evaluation drops the unfinished step and saves, as does the loss of a sampler
+outside this process; during an update a signal waits for the step's end, so that a checkpoint
+always lies between two steps.
+
+Where there are several processes (`distributed`), each plays and updates on its own problems;
+figures are those of all rollouts, every decision is the same everywhere, and rank 0 alone writes.
 """
 
 from __future__ import annotations
@@ -16,12 +20,10 @@ from __future__ import annotations
 import hashlib
 import random
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
@@ -29,14 +31,17 @@ import torch
 from agon.checkpoints import State, save_checkpoint
 from agon.config import Config
 from agon.display import Display
+from agon.distributed import ALONE, Processes, joined
 from agon.engines.base import Sampling
-from agon.errors import CheckpointError, NothingToLearn
-from agon.evaluation.protocols import System, evaluate
+from agon.errors import CheckpointError, NothingToLearn, Preempted, SamplerLost
+from agon.evaluation.protocols import Attempt, System, evaluate
 from agon.evaluation.statistics import summarise
+from agon.heartbeat import Doing
+from agon.interrupts import Interrupts
 from agon.metrics import Figures, round_metrics
 from agon.preflight import pass_steps, total_steps
 from agon.records import Challenge, Draft, Outcome, Problem, Round
-from agon.rounds import play_round
+from agon.rounds import join_rounds, play_round
 from agon.runs import LogFile, RunFolder, round_rows
 from agon.update import Updater, UpdateStats, learning_rate
 from agon.watch import Watch
@@ -80,53 +85,6 @@ class Stopwatch:
             self.seconds[part] = self.seconds.get(part, 0.0) + spent
 
 
-class Interrupts:
-    """Lets Ctrl-C through only where a step can be dropped."""
-
-    def __init__(self) -> None:
-        """Nothing is caught before `__enter__`."""
-        self._asked = False
-        self._open = False
-        self._previous: Any = None
-
-    def __enter__(self) -> Interrupts:
-        """Take over SIGINT (main thread only)."""
-        try:
-            self._previous = signal.signal(signal.SIGINT, self._handle)
-        except ValueError:
-            self._previous = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Give SIGINT back."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if self._open:
-            raise KeyboardInterrupt
-        if self._asked:
-            # A second Ctrl-C ends the program at once. It is no KeyboardInterrupt, since that saves
-            # and the step is half made; the last checkpoint is whole in any case.
-            raise SystemExit(128 + signal.SIGINT)
-        self._asked = True
-
-    @contextmanager
-    def droppable(self) -> Iterator[None]:
-        """Work inside may be interrupted at any moment."""
-        self.check()
-        self._open = True
-        try:
-            yield
-        finally:
-            self._open = False
-
-    def check(self) -> None:
-        """Raise the interrupt that came while it had to wait."""
-        if self._asked:
-            raise KeyboardInterrupt
-
-
 class Trainer:
     """Trains one run.
 
@@ -144,6 +102,7 @@ class Trainer:
         dev: Sequence[Problem],
         environment: dict[str, Any],
         trackers: Sequence[Tracker] = (),
+        processes: Processes = ALONE,
     ):
         """Set up the optimizers.
 
@@ -155,16 +114,18 @@ class Trainer:
             dev: Dev problems of the evaluations.
             environment: Versions and threads, kept in each checkpoint.
             trackers: Take each step's figures.
+            processes: The run's processes.
         """
         self._config, self._folder, self._workshop = config, folder, workshop
         self._problems, self._dev = problems, dev
         joined = "\n".join(problem.id for problem in problems)
         self._problems_digest = hashlib.sha256(joined.encode()).hexdigest()[:16]
         self._environment, self._trackers = environment, trackers
+        self._processes, self._first = processes, processes.rank == 0
         self.step = 0
         self.steps = total_steps(len(problems), config)
         self.updater = Updater(
-            workshop.policies, config, workshop.language.pad_token_id, workshop.device
+            workshop.policies, config, workshop.language.pad_token_id, workshop.device, processes
         )
         self._watch = Watch(config.stop)
         self._logs: dict[str, LogFile] = {}
@@ -192,45 +153,67 @@ class Trainer:
         Raises:
             NothingToLearn: See `watch`; the state is saved before.
             KeyboardInterrupt: Ctrl-C; the state is saved before.
+            Preempted: SIGTERM; the state is saved before.
+            ProcessLost: Another process died, hangs or has other adapters.
+            SamplerLost: What samples is gone; the state is saved before.
             CheckpointError: Nothing more can be written.
         """
         if not self._logs:
             self._open_logs({})
+        self._check_agreement()
+        several = self._processes.size > 1
         try:
-            with Interrupts() as interrupts:
-                while self.step < self.steps:
-                    self._one_step(display, interrupts)
-                    if self.step % self._config.checkpoint.every == 0 or self.step == self.steps:
-                        self._save()
-                with interrupts.droppable():
-                    self._last_evaluation(display)
-        except (KeyboardInterrupt, NothingToLearn):
-            self._save()
-            raise
+            with Interrupts(asked=self._processes.hurry, several=several) as interrupts:
+                try:
+                    self._all_steps(display, interrupts)
+                except (KeyboardInterrupt, NothingToLearn, SamplerLost) as stop:
+                    if isinstance(stop, KeyboardInterrupt):
+                        kind = isinstance(stop, Preempted)
+                        self._processes.stopping(Doing.PREEMPTED if kind else Doing.INTERRUPTED)
+                    self._save()
+                    raise
         finally:
             for log in self._logs.values():
                 log.close()
             self._logs = {}
+
+    def _all_steps(self, display: Display, interrupts: Interrupts) -> None:
+        while self.step < self.steps:
+            self._one_step(display, interrupts)
+            if self.step % self._config.checkpoint.every == 0 or self.step == self.steps:
+                self._save()
+        with interrupts.droppable():
+            self._last_evaluation(display)
 
     def _one_step(self, display: Display, interrupts: Interrupts) -> None:
         watch = Stopwatch()
         started = time.perf_counter()
         with interrupts.droppable():
             row: dict[str, Any] = {"step": self.step}
+            if self._workshop.follower is not None:
+                with watch("sync"):
+                    row |= self._workshop.follower.sync()
             if self._config.evaluation.every and self.step % self._config.evaluation.every == 0:
                 row |= self._evaluate(display, watch)
             problems = batch_of(self.step, self._problems, self._config)
-            played = play_round(problems, self.step, self._config, self._workshop.table, watch)
-        row |= {"policies.draft": played.drafter}
-        if played.challenger is not None:
-            row["policies.challenge"] = played.challenger
-        figures = round_metrics(played)
+            with self._workshop.sampling():
+                mine = play_round(
+                    problems, self.step, self._config, self._workshop.table, watch, self._processes
+                )
+            whole = join_rounds(self._processes.collect(mine, f"the round of step {self.step}"))
+            figures = {} if whole is None else round_metrics(whole)
+            figures = self._processes.from_first(figures, "the figures")
+        row |= {"policies.draft": mine.drafter}
+        if mine.challenger is not None:
+            row["policies.challenge"] = mine.challenger
         row |= figures
         with watch("update"):
-            row |= self._update(played)
-        row |= self._rest(watch, started, played)
-        self._write("metrics", [row])
-        self._write("rounds", round_rows(played, self._config.logging.rounds))
+            row |= self._update(mine)
+        self._check_agreement()
+        row |= self._rest(watch, started, mine)
+        if whole is not None:
+            self._write("metrics", [row])
+            self._write("rounds", round_rows(whole, self._config.logging.rounds))
         self.step += 1
         numbers = {key: float(v) for key, v in row.items() if isinstance(v, int | float)}
         for tracker in self._trackers:
@@ -250,33 +233,51 @@ class Trainer:
         changes = self._workshop.policies.weight_changes()
         return figures | {f"adapters.{key}": value for key, value in changes.items()}
 
-    def _rest(self, watch: Stopwatch, started: float, played: Round) -> Figures:
-        """Times and memory; fields that two equal runs may differ in."""
-        streams = streams_of(played).values()
+    def _check_agreement(self) -> None:
+        """The adapters are the same to the bit at every process."""
+        if self._processes.size > 1:
+            names = self._workshop.policies.names
+            digests = [f"{name} {self._workshop.policies.digest(name)}" for name in names]
+            self._processes.agree(f"adapters after {self.step} steps", ", ".join(digests))
+
+    def _rest(self, watch: Stopwatch, started: float, mine: Round) -> Figures:
+        """Times and memory, of the slowest and the largest process; two equal runs may differ."""
+        streams = streams_of(mine).values()
         tokens = sum(r.reply.length for parts in streams for part in parts for r in part)
-        sampling = watch.seconds.get("draft", 0.0) + watch.seconds.get("challenge", 0.0)
         # Linux counts kibibytes, macOS bytes.
         unit = 1 if sys.platform == "darwin" else 1024
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         figures = {f"time.{part}": seconds for part, seconds in watch.seconds.items()}
         figures["time.step"] = time.perf_counter() - started
-        figures["time.sampled_tokens_per_second"] = tokens / max(sampling, 1e-9)
+        if self._processes.size > 1:
+            figures["time.waiting"] = self._processes.waited
         figures["memory.peak_mib"] = peak / 2**20
         if self._workshop.device.type == "cuda":
             figures["memory.gpu_peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
+        everyone = self._processes.gather((figures, tokens), "the times")
+        figures = {key: max(part[key] for part, _ in everyone) for key in figures}
+        sampling = figures.get("time.draft", 0.0) + figures.get("time.challenge", 0.0)
+        tokens = sum(count for _, count in everyone)
+        figures["time.sampled_tokens_per_second"] = tokens / max(sampling, 1e-9)
         return figures
 
     def _evaluate(self, display: Display, watch: Stopwatch) -> Figures:
         sampling = Sampling(self._config.sampling.max_new_tokens, self._config.sampling.temperature)
-        with watch("evaluation"):
+        with watch("evaluation"), self._workshop.sampling():
             results = evaluate(
                 dev_systems(self._config),
-                self._dev[: self._config.evaluation.problems],
+                self._processes.share(self._dev[: self._config.evaluation.problems]),
                 1,
                 self._config.seeds.evaluation,
                 sampling,
                 self._workshop.table,
             )
+        parts = self._processes.collect(results, f"the dev evaluation before step {self.step}")
+        whole = {name: joined(part[name] for part in parts) for name in results} if parts else {}
+        display.evaluation(self.step, figures := self._dev_figures(whole, display))
+        return figures
+
+    def _dev_figures(self, results: dict[str, list[Attempt]], display: Display) -> Figures:
         figures: Figures = {}
         for name, attempts in results.items():
             if all(attempt.outcome is Outcome.UNSCORED for attempt in attempts):
@@ -286,7 +287,6 @@ class Trainer:
             figures[f"dev.{name}.pass"] = summary.pass_1
             figures[f"dev.{name}.last_length"] = summary.last_length
             figures[f"dev.{name}.tokens"] = summary.generated
-        display.evaluation(self.step, figures)
         return figures
 
     def _last_evaluation(self, display: Display) -> None:
@@ -296,7 +296,8 @@ class Trainer:
         watch = Stopwatch()
         row = {"step": self.steps, **self._evaluate(display, watch)}
         row["time.evaluation"] = watch.seconds["evaluation"]
-        self._write("metrics", [row])
+        if self._first:
+            self._write("metrics", [row])
         for tracker in self._trackers:
             tracker({k: float(v) for k, v in row.items()}, self.steps)
 
@@ -305,6 +306,8 @@ class Trainer:
             "metrics": self._folder.metrics,
             "rounds": self._folder.rounds(self._config.logging),
         }
+        if not self._first:
+            return
         # A run that is continued without a checkpoint begins anew: sizes default to 0.
         self._logs = {key: LogFile(path, sizes.get(key, 0)) for key, path in paths.items()}
 
@@ -321,7 +324,7 @@ class Trainer:
         )
 
     def _save(self) -> None:
-        if self._saved_at == self.step:
+        if self._saved_at == self.step or not self._first:
             return
         sizes = {}
         for key, log in self._logs.items():
@@ -359,10 +362,13 @@ def streams_of(played: Round) -> dict[str, list[list[Draft | Challenge]]]:
 
 def update_figures(name: str, stats: UpdateStats) -> Figures:
     """An update's figures under the adapter's name."""
-    return {
+    figures = {
         f"update.{name}.loss": stats.loss,
         f"update.{name}.grad_norm": stats.grad_norm,
         f"update.{name}.clipped": stats.clipped,
         f"update.{name}.ratio_gap": stats.ratio_gap,
         f"update.{name}.row_share": stats.rows / stats.scored if stats.scored else 0.0,
     }
+    if stats.capped is not None:
+        figures[f"update.{name}.capped"] = stats.capped
+    return figures

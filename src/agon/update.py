@@ -6,23 +6,38 @@ AdamW and its own clip norm, and the learning rate is a function of the step alo
 
 Rows that cannot change the result are left out: unscored ones, and those of zero advantage when
 beta = 0.
+
+Of several processes each runs its own rows. Their weights hold the denominators of the whole
+stream, so that the sum of the processes' gradients is the gradient of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from agon import lora
 from agon.config import Config, OptimizerConfig
+from agon.distributed import ALONE, Processes
 from agon.engines.base import BASE
 from agon.logprobs import Batch, Prefixes, Scorer
-from agon.objective import Row, kl_penalty, row_weights, token_losses
+from agon.objective import (
+    Row,
+    StreamSize,
+    importance_weights,
+    kl_penalty,
+    row_weights,
+    token_losses,
+)
 from agon.policies import Policies
 from agon.records import Challenge, Draft
 from agon.sharing import Pack
+
+IDLE = Row(prompt_ids=(0,), completion_ids=(0,), logprobs=(0.0,), advantage=0.0)
+"""What a process runs, with weight 0, while others still have rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,7 @@ class UpdateStats:
         clipped: Share of the run rows' completion tokens that the ratio clip held back.
         ratio_gap: Mean of |log p - log q| over the same tokens: how far the policy being updated
             is from the sampler's word.
+        capped: Share of the same tokens whose importance weight was truncated; None without a cap.
     """
 
     loss: float
@@ -45,12 +61,40 @@ class UpdateStats:
     scored: int
     clipped: float
     ratio_gap: float
+    capped: float | None = None
+
+
+class Pass(NamedTuple):
+    """Figures of one forward and backward pass over all rows.
+
+    Attributes:
+        loss: The streams' losses, summed.
+        clipped: Share of completion tokens that the ratio clip held back.
+        gap: Mean of |log p - log q| per token, q the sampler's.
+        capped: Share of completion tokens whose importance weight was truncated.
+    """
+
+    loss: float = 0.0
+    clipped: float = 0.0
+    gap: float = 0.0
+    capped: float = 0.0
+
+
+Old = dict[int, torch.Tensor]
+"""Log-probabilities of a row's completion tokens by the trainer before the first of the updates,
+by the row's place in its stream."""
 
 
 def stream_rows(
-    rollouts: Sequence[Draft | Challenge], config: Config
+    rollouts: Sequence[Draft | Challenge], config: Config, processes: Processes = ALONE
 ) -> tuple[list[Row], list[float]]:
-    """The scored rows of one stream and the weight of each row's summed token losses."""
+    """The scored rows of one stream and the weight of each row's summed token losses.
+
+    Args:
+        rollouts: This process's part of the stream.
+        config: The run's configuration.
+        processes: Who has the other parts.
+    """
     scored = [rollout for rollout in rollouts if rollout.reward is not None]
     rows = [
         Row(
@@ -61,11 +105,11 @@ def stream_rows(
         )
         for rollout in scored
     ]
-    if not rows:
-        return [], []
     lengths = [len(row.completion_ids) for row in rows]
+    count, tokens = processes.total([len(rows), sum(lengths)])
+    size = StreamSize(int(count), int(tokens))
     limit = config.sampling.max_new_tokens
-    return rows, row_weights(config.objective.aggregation, lengths, limit)
+    return rows, row_weights(config.objective.aggregation, lengths, limit, size)
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
@@ -102,6 +146,7 @@ class Updater:
         config: Config,
         pad_token_id: int,
         device: torch.device,
+        processes: Processes = ALONE,
     ):
         """Build the optimizers.
 
@@ -110,11 +155,15 @@ class Updater:
             config: The run's configuration.
             pad_token_id: Fills short rows; its value reaches no result.
             device: Where the model is.
+            processes: The run's processes.
         """
         self._policies, self._config = policies, config
-        self._device = device
+        self._device, self._processes = device, processes
+        # Every pass through a sharded base is made by all processes together.
+        self._lockstep = config.model.shard and processes.size > 1
         # Checkpointing drops the cache that rows would continue.
         share = config.training.share_prefixes and not config.training.gradient_checkpointing
+        share = share and not self._lockstep
         self._scorer = Scorer(policies.model, pad_token_id, share)
         self.optimizers = make_optimizers(policies, config.optimizer)
         if config.training.gradient_checkpointing:
@@ -136,7 +185,7 @@ class Updater:
         rows: list[Row] = []
         weights: list[float] = []
         for stream in streams:
-            stream_row, stream_weight = stream_rows(stream, self._config)
+            stream_row, stream_weight = stream_rows(stream, self._config, self._processes)
             rows += stream_row
             weights += stream_weight
         scored = len(rows)
@@ -147,9 +196,11 @@ class Updater:
         for group in optimizer.param_groups:
             group["lr"] = rate
         parameters = list(self._policies.parameters(name).values())
+        old: Old = {}
         for _ in range(self._config.objective.updates_per_step):
             optimizer.zero_grad(set_to_none=True)
-            loss, clipped, gap = self.backward(name, rows, weights)
+            figures = self.backward(name, rows, weights, old)
+            self._processes.sum_gradients(parameters)
             for parameter in parameters:
                 if parameter.grad is None:
                     # A step without any row to run is still a step: moments decay alike for
@@ -160,32 +211,55 @@ class Updater:
         optimizer.zero_grad(set_to_none=True)
         version = self._policies.version(name) + self._config.objective.updates_per_step
         self._policies.set_version(name, version)
-        return UpdateStats(loss, float(norm), len(rows), scored, clipped, gap)
+        run, scored = map(int, self._processes.total([len(rows), scored]))
+        return UpdateStats(
+            figures.loss,
+            float(norm),
+            run,
+            scored,
+            figures.clipped,
+            figures.gap,
+            None if self._config.objective.importance_cap is None else figures.capped,
+        )
 
     def backward(
-        self, name: str, rows: Sequence[Row], weights: Sequence[float]
-    ) -> tuple[float, float, float]:
+        self, name: str, rows: Sequence[Row], weights: Sequence[float], old: Old | None = None
+    ) -> Pass:
         """Accumulate the gradient of sum_rows w_row sum_t l_t into the adapter's parameters.
 
+        Args:
+            name: `a` or `b`.
+            rows: Of its streams, this process's.
+            weights: Of each row's summed token losses.
+            old: Filled by the first of several updates on the same rows and read by the others.
+                The first update runs under the weights that sampled, so that its forward pass is
+                the trainer's word on them and no pass of its own is needed.
+
         Returns:
-            The loss, the share of clipped tokens and the mean |log p - log q| per token.
+            Figures over the rows of all processes; the gradient is this process's.
         """
-        if not rows:
-            return 0.0, 0.0, 0.0
-        totals = torch.zeros(3, dtype=torch.float64)
-        for pack in self._scorer.plan(rows, self._config.training.microbatch_tokens):
-            totals += self._backward_pack(name, rows, weights, pack)
+        old = {} if old is None else old
+        totals = torch.zeros(4, dtype=torch.float64)
+        packs = self._scorer.plan(rows, self._config.training.microbatch_tokens) if rows else []
+        idle = 0
+        if self._lockstep:
+            packs = [Pack(batches=[batch]) for pack in packs for batch in pack.batches]
+            idle = self._processes.largest(len(packs)) - len(packs)
+        for pack in packs:
+            totals += self._backward_pack(name, rows, weights, pack, old)
+        for _ in range(idle):
+            self._backward_pack(name, [IDLE], [0.0], Pack(batches=[[0]]), {})
         tokens = sum(len(row.completion_ids) for row in rows)
-        loss, clipped, gap = totals.tolist()
-        return loss, clipped / tokens, gap / tokens
+        loss, *sums, count = self._processes.total([*totals.tolist(), tokens])
+        return Pass(loss, *(figure / max(count, 1) for figure in sums))
 
     def _backward_pack(
-        self, name: str, rows: Sequence[Row], weights: Sequence[float], pack: Pack
+        self, name: str, rows: Sequence[Row], weights: Sequence[float], pack: Pack, old: Old
     ) -> torch.Tensor:
         model, checkpointing = self._policies.model, self._config.training.gradient_checkpointing
         batches = [(self._scorer.batch(rows, pack, part), part) for part in pack.batches]
         references = self._references(pack, batches)
-        totals = torch.zeros(3, dtype=torch.float64)
+        totals = torch.zeros(4, dtype=torch.float64)
         with self._policies.active(name), lora.one_operation(model, name):
             # transformers checkpoints activations in train mode alone; dropout is off for good.
             model.train(checkpointing)
@@ -193,7 +267,12 @@ class Updater:
             for (batch, part), reference_N in zip(batches, references, strict=True):
                 logprobs_N = self._logprobs(batch, part, pack, prefixes)
                 weights_B = torch.tensor([weights[i] for i in part], device=self._device)
-                loss, figures = self._loss(logprobs_N, reference_N, batch, weights_B)
+                old_N = batch.sampler_logprobs_N
+                if self._config.objective.old_logprobs == "trainer":
+                    old_N = before(
+                        logprobs_N, [len(rows[i].completion_ids) for i in part], part, old
+                    )
+                loss, figures = self._loss(logprobs_N, old_N, reference_N, batch, weights_B)
                 loss.backward()  # type: ignore[no-untyped-call]
                 totals += figures
             if prefixes is not None:
@@ -221,17 +300,38 @@ class Updater:
     def _loss(
         self,
         logprobs_N: torch.Tensor,
+        old_N: torch.Tensor,
         reference_N: torch.Tensor | None,
         batch: Batch,
         weights_B: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch's weighted loss, and (loss, clipped tokens, sum of |log p - log q|)."""
+        """A batch's weighted loss, and (loss, clipped, sum of |log p - log q|, capped)."""
         objective = self._config.objective
-        losses_N, clipped_N = token_losses(
-            logprobs_N, batch.old_logprobs_N, batch.advantages_N, objective.clip
-        )
+        sampler_N = batch.sampler_logprobs_N
+        losses_N, clipped_N = token_losses(logprobs_N, old_N, batch.advantages_N, objective.clip)
+        capped_N = torch.zeros_like(clipped_N)
+        if objective.importance_cap is not None:
+            weights_N, capped_N = importance_weights(old_N, sampler_N, objective.importance_cap)
+            losses_N = losses_N * weights_N
         if reference_N is not None:
             losses_N = losses_N + objective.beta * kl_penalty(logprobs_N, reference_N)
         loss = (losses_N * weights_B[batch.rows_N]).sum()
-        gap = (logprobs_N.detach() - batch.old_logprobs_N).abs().sum()
-        return loss, torch.stack([loss.detach(), clipped_N.sum(), gap]).double().cpu()
+        gap = (logprobs_N.detach() - sampler_N).abs().sum()
+        figures = [loss.detach(), clipped_N.sum(), gap, capped_N.sum()]
+        return loss, torch.stack(figures).double().cpu()
+
+
+def before(
+    logprobs_N: torch.Tensor, lengths: Sequence[int], places: Sequence[int], old: Old
+) -> torch.Tensor:
+    """The trainer's log-probabilities (N,) of a batch's tokens before the first update.
+
+    Args:
+        logprobs_N: Under the policy as it stands, row by row; kept where nothing is known yet.
+        lengths: Completion tokens of each row.
+        places: Each row's place in its stream, the key into `old`.
+        old: What is known; filled here.
+    """
+    for place, now in zip(places, torch.split(logprobs_N.detach(), list(lengths)), strict=True):
+        old.setdefault(place, now)
+    return torch.cat([old[place] for place in places])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from rich.console import Console
 
 from agon.commands.train import dev_order
-from agon.config import Config, TaskConfig, TaskName
+from agon.config import Config, EngineConfig, TaskConfig, TaskName
 from agon.display import caution, say
 from agon.engines.base import Sampling
+from agon.engines.opening import check_engine
 from agon.errors import ConfigError, DataError
 from agon.evaluation.protocols import Attempt, evaluate, standard_systems
 from agon.evaluation.statistics import Summary, summarise
@@ -25,7 +28,7 @@ from agon.preflight import (
     check_settings,
     read_language,
 )
-from agon.recipes import build_task, parse_override
+from agon.recipes import build_config, build_task, parse_override
 from agon.records import Outcome, Problem
 from agon.runs import RunFolder, write_atomically
 from agon.tasks import check_golds, gold_notes, load_task
@@ -53,7 +56,8 @@ def evaluate_run(
         samples: Attempts for each problem.
         task: Another task than the run's; its name marks the result file.
         path: Local data of that task.
-        overrides: `task.field=value`, for that task or the run's.
+        overrides: `task.field=value`, for that task or the run's, and `engine.field=value`, for
+            what samples here.
         console: Where to write.
 
     Raises:
@@ -65,10 +69,13 @@ def evaluate_run(
         raise ConfigError("--samples and --problems must be at least 1")
     folder = RunFolder(run)
     trained = folder.read_config()
-    config = for_use(trained)
+    of_engine = [text for text in overrides if parse_override(text)[0] == "engine"]
+    config = with_engine(for_use(trained), of_engine)
     check_settings(config)
-    chosen = task_config(config, task, path, overrides)
+    chosen = task_config(config, task, path, [t for t in overrides if t not in of_engine])
     check_own_verifier(chosen, config.verifier)
+    for note in check_engine(config):
+        say(console, note)
     isolation = check_sandbox(chosen, config.code)
     if isolation is not None:
         say(console, isolation)
@@ -82,15 +89,16 @@ def evaluate_run(
     check_context(config, language, data)
     judge = PooledJudge(config.verifier, config.code, lambda text: caution(console, text))
     try:
-        workshop = open_workshop(config, language, judge)
-        problems, dropped = check_golds(dev_order(data, config, Split(split)), judge)
-        problems = problems[:limit]
-        for note in (*data.notes, *gold_notes(dropped)):
-            say(console, note)
-        if not problems:
-            raise _no_problems(split, chosen)
-        step = load_run_adapters(folder, workshop.policies, config.objective.updates_per_step)
-        results = run_systems(config, workshop, problems, samples, console)
+        opened = open_workshop(config, language, judge, folder.path, partial(say, console))
+        with closing(opened) as workshop:
+            problems, dropped = check_golds(dev_order(data, config, Split(split)), judge)
+            problems = problems[:limit]
+            for note in (*data.notes, *gold_notes(dropped)):
+                say(console, note)
+            if not problems:
+                raise _no_problems(split, chosen)
+            step = load_run_adapters(folder, workshop.policies, config.objective.updates_per_step)
+            results = run_systems(config, workshop, problems, samples, console)
     finally:
         judge.close()
     summaries = summaries_of(results, console)
@@ -98,7 +106,9 @@ def evaluate_run(
     rollouts |= {system: 0 for system in summaries if set(system.split("->")) == {"base"}}
     title = f"{run} after {step} steps, {len(problems)} {name} problems"
     console.print(render(table_rows(summaries, rollouts), title))
-    write_results(target, readings, title, step, trained, results, summaries, rollouts)
+    write_results(
+        target, readings, title, step, trained, config.engine, results, summaries, rollouts
+    )
     if split == Split.TEST and readings > 1:
         caution(
             console,
@@ -143,6 +153,20 @@ def _no_problems(split: str, task: TaskConfig) -> DataError:
     )
 
 
+def with_engine(config: Config, overrides: Sequence[str]) -> Config:
+    """The run's configuration with `engine.field=value` applied.
+
+    Another `engine.kind` begins with that kind's defaults.
+
+    Raises:
+        ConfigError: An unknown setting, or a wrong value.
+    """
+    values = json.loads(config.model_dump_json())
+    if any(parse_override(text)[1] == "kind" for text in overrides):
+        values["engine"] = {}
+    return build_config(values, overrides, "the run's configuration")
+
+
 def task_config(
     config: Config, task: str | None, path: str | None, overrides: Sequence[str]
 ) -> TaskConfig:
@@ -163,7 +187,9 @@ def task_config(
     for override in overrides:
         section, field, value = parse_override(override)
         if section != "task":
-            raise ConfigError(f"--set: got {override!r}, but an evaluation changes only task.…")
+            raise ConfigError(
+                f"--set: got {override!r}, but an evaluation changes only task.… and engine.…"
+            )
         values[field] = value
     return build_task(values)
 
@@ -216,6 +242,7 @@ def write_results(
     title: str,
     step: int,
     config: Config,
+    engine: EngineConfig,
     results: Mapping[str, Sequence[Attempt]],
     summaries: Mapping[str, Summary],
     rollouts: Mapping[str, int],
@@ -227,6 +254,7 @@ def write_results(
         "step": step,
         "readings": readings,
         "config": json.loads(config.model_dump_json()),
+        "engine": json.loads(engine.model_dump_json()),
         "systems": as_records(summaries, rollouts),
         "attempts": {name: [asdict(a) for a in attempts] for name, attempts in results.items()},
     }

@@ -216,6 +216,12 @@ def open_service(options: ServeOptions, pair: Pair, console: Console) -> Service
             "policies, and drafts that are not cut (leave --cut-drafts out)"
         )
     language = read_language(config)
+    if pair.folder is None:
+        # No run has checked that its summaries fit the context.
+        most = min(config.game.max_summary_tokens, max(1, language.context // 8))
+        game = config.game.model_copy(update={"max_summary_tokens": most})
+        config = config.model_copy(update={"game": game})
+        language = read_language(config)
     models = served_models(policies, choose_direction(pair.folder, policies, pair.step))
     backend: Backend
     if options.upstream is not None:
@@ -247,7 +253,7 @@ def _in_process(options: ServeOptions, pair: Pair, language: Language) -> tuple[
     if options.slots is not None:
         changed = config.sampling.model_copy(update={"slots": options.slots})
         config = config.model_copy(update={"sampling": changed})
-    policies, engine = open_engine(config, language, copies_each=True)
+    policies, engine = open_engine(config, language)
     if pair.folder is not None:
         load_run_adapters(pair.folder, policies, config.objective.updates_per_step)
     else:

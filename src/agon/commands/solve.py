@@ -14,7 +14,7 @@ from agon.preflight import Language, check_settings, read_language
 from agon.records import Problem, Prompt, Reply, Role
 from agon.runs import RunFolder
 from agon.tasks.asked import problem_of
-from agon.workshop import Workshop, for_use, load_run_adapters, open_workshop
+from agon.workshop import Workshop, for_use, in_process, load_run_adapters, open_workshop
 
 
 def solve(
@@ -26,6 +26,8 @@ def solve(
     console: Console,
 ) -> None:
     """Draft, pass the summary on, challenge; print everything as it is written.
+
+    One reply at a time, streamed: the in-process engine samples it, whatever the run trained with.
 
     Args:
         run: A run folder.
@@ -39,7 +41,7 @@ def solve(
         AgonError: Anything that the user can mend.
     """
     folder = RunFolder(run)
-    config = for_use(folder.read_config())
+    config = in_process(for_use(folder.read_config()))
     check_settings(config)
     stages = read_order(order, config)
     if temperature is not None and temperature < 0:

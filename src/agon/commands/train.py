@@ -8,7 +8,10 @@ import json
 import os
 import platform
 import random
+import signal
+import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,10 @@ from agon import process
 from agon.checkpoints import latest_checkpoint, load_checkpoint
 from agon.config import Config, leaves
 from agon.display import Display, caution, say
-from agon.errors import ConfigError, DataError, Unreachable
+from agon.distributed import ALONE, Processes, join, joined
+from agon.engines.opening import check_engine
+from agon.errors import ConfigError, DataError, NothingToLearn, Preempted, Unreachable
+from agon.interrupts import Interrupts
 from agon.preflight import (
     Language,
     check_context,
@@ -47,6 +53,9 @@ from agon.workshop import open_workshop, without_start
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
+PREEMPTED = 75
+"""Exit status after SIGTERM, EX_TEMPFAIL of sysexits.h: the run is saved, try again later."""
+
 
 def train(
     recipe: str | None,
@@ -59,7 +68,7 @@ def train(
     """Train a run, continue one, or say what would happen.
 
     Returns:
-        The process's exit status: 0, or 130 after Ctrl-C.
+        The process's exit status: 0, 130 after Ctrl-C, or 75 after SIGTERM.
 
     Raises:
         AgonError: Anything that the user can mend.
@@ -92,26 +101,77 @@ def train_run(
     """Train a configuration in a new folder, or continue the run that stands there.
 
     Returns:
-        The process's exit status: 0, or 130 after Ctrl-C.
+        The process's exit status: 0, 130 after Ctrl-C, or 75 after SIGTERM.
 
     Raises:
         AgonError: Anything that the user can mend.
     """
+    with Interrupts((signal.SIGTERM,)) as early:
+        try:
+            with early.droppable():
+                processes = join(config)
+                return _with_others(processes, config, overrides, folder, resumed, console)
+        except Preempted:
+            say(console, "ended by SIGTERM outside of the training steps")
+            return PREEMPTED
+
+
+def _with_others(
+    processes: Processes,
+    config: Config,
+    overrides: Sequence[str],
+    folder: RunFolder,
+    resumed: bool,
+    console: Console,
+) -> int:
+    """Train as one of several processes, or alone, and let the others know how it ended."""
+    if processes.size > 1:
+        folder = RunFolder(processes.from_first(folder.path, "the run's folder"))
+        if processes.rank > 0:
+            console = Console(quiet=True)
+    error = None
+    try:
+        return _checked(processes, config, overrides, folder, resumed, console)
+    except NothingToLearn:
+        raise  # everyone finds that out in the same step
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        processes.close(error)
+
+
+def _checked(
+    processes: Processes,
+    config: Config,
+    overrides: Sequence[str],
+    folder: RunFolder,
+    resumed: bool,
+    console: Console,
+) -> int:
     check_settings(config)
     check_trackers(config)
     check_own_verifier(config.task, config.verifier)
     isolation = check_sandbox(config.task, config.code)
     if isolation is not None:
         say(console, isolation)
-    if not resumed:
+    for note in check_engine(config):
+        say(console, note)
+    if processes.size > 1 and config.engine.kind == "vllm":
+        raise ConfigError(
+            f"engine.kind = 'vllm' samples for one process, but there are {processes.size}: start "
+            "vLLM servers and set engine.kind = 'vllm-server'"
+        )
+    if not resumed and processes.rank == 0:
         folder.check_new()
     data = read_task(config)
     language = read_language(config)
     check_context(config, language, data, shows_summaries(config))
-    return _run(config, overrides, folder, language, data, resumed, console)
+    return _run(processes, config, overrides, folder, language, data, resumed, console)
 
 
 def _run(
+    processes: Processes,
     config: Config,
     overrides: Sequence[str],
     folder: RunFolder,
@@ -120,39 +180,65 @@ def _run(
     resumed: bool,
     console: Console,
 ) -> int:
-    judge = PooledJudge(config.verifier, config.code, lambda text: caution(console, text))
+    alarm = console if processes.rank == 0 else Console(file=sys.stderr)
+    judge = PooledJudge(config.verifier, config.code, lambda text: caution(alarm, text))
     try:
-        problems, dev, notes = checked_problems(config, data, judge)
+        problems, dev, notes = checked_problems(config, data, judge, processes)
         for note in (*data.notes, *notes):
             say(console, note)
-        workshop = open_workshop(config, language, judge)
-        environment = describe_environment(str(workshop.device))
-        if not resumed:
-            folder.create()
-            write_atomically(folder.config, config.model_dump_json(indent=2) + "\n")
-            origins = sources_of(config, overrides)
-            write_atomically(folder.sources, json.dumps(origins, indent=2) + "\n")
-        write_atomically(folder.environment, json.dumps(environment, indent=2) + "\n")
-        with open_trackers(config, folder) as trackers:
-            trainer = Trainer(config, folder, workshop, problems, dev, environment, trackers)
-            if resumed:
-                _restore(trainer, folder, workshop, environment, console)
-            return _train(trainer, folder, config, console)
+        opened = open_workshop(
+            config, language, judge, folder.path, partial(say, console), processes
+        )
+        with contextlib.closing(opened) as workshop:
+            environment = describe_environment(str(workshop.device), processes.size)
+            if workshop.follower is not None:
+                environment |= workshop.follower.describe()
+            if processes.rank == 0:
+                write_beginning(config, overrides, folder, environment, resumed)
+            with open_trackers(config, folder, processes) as trackers:
+                trainer = Trainer(
+                    config, folder, workshop, problems, dev, environment, trackers, processes
+                )
+                if resumed:
+                    processes.meet("the checkpoint")
+                    _restore(trainer, folder, workshop, environment, console)
+                return _train(trainer, folder, config, processes, console)
     finally:
         judge.close()
 
 
-def _train(trainer: Trainer, folder: RunFolder, config: Config, console: Console) -> int:
+def write_beginning(
+    config: Config,
+    overrides: Sequence[str],
+    folder: RunFolder,
+    environment: dict[str, Any],
+    resumed: bool,
+) -> None:
+    """Make a run's folder and write what it begins or goes on with."""
+    if not resumed:
+        folder.create()
+        write_atomically(folder.config, config.model_dump_json(indent=2) + "\n")
+        origins = sources_of(config, overrides)
+        write_atomically(folder.sources, json.dumps(origins, indent=2) + "\n")
+    write_atomically(folder.environment, json.dumps(environment, indent=2) + "\n")
+
+
+def _train(
+    trainer: Trainer, folder: RunFolder, config: Config, processes: Processes, console: Console
+) -> int:
     title = f"{folder.path}"
     with Display(console, trainer.steps, title) as display:
         try:
             trainer.run(display)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            preempted = isinstance(stop, Preempted)
             display.note(
-                f"interrupted after {trainer.step} steps; continue with "
-                f"`agon train --resume {folder.path}`"
+                f"{'ended by SIGTERM' if preempted else 'interrupted'} after {trainer.step} steps; "
+                f"continue with `agon train --resume {folder.path}`"
             )
-            return INTERRUPTED
+            if missing := processes.missing():
+                display.warn(missing)
+            return PREEMPTED if preempted else INTERRUPTED
     say(console, f"done: {trainer.steps} steps in {folder.path}")
     say(console, f"next: agon eval {folder.path}")
     return 0
@@ -183,15 +269,26 @@ def _restore(
 
 
 def checked_problems(
-    config: Config, data: TaskData, judge: PooledJudge
+    config: Config, data: TaskData, judge: PooledJudge, processes: Processes = ALONE
 ) -> tuple[list[Problem], list[Problem], list[str]]:
     """Training and dev problems whose gold answers verify against themselves.
+
+    Each of several processes checks its own part.
 
     Returns:
         Both, and sentences on what was dropped.
     """
-    train_problems, dropped_train = check_golds(training_problems(data, config), judge)
-    dev, dropped_dev = check_golds(dev_order(data, config, Split.DEV), judge)
+    parts = [
+        (
+            check_golds(processes.share(training_problems(data, config)), judge),
+            check_golds(processes.share(dev_order(data, config, Split.DEV)), judge),
+        )
+    ]
+    parts = joined(processes.gather(parts, "the gold answers"))
+    train_problems = joined(kept for (kept, _), _ in parts)
+    dev = joined(kept for _, (kept, _) in parts)
+    dropped_train = joined(dropped for (_, dropped), _ in parts)
+    dropped_dev = joined(dropped for _, (_, dropped) in parts)
     notes = gold_notes((*dropped_train, *dropped_dev))
     size = config.training.problems_per_step
     if len(train_problems) < size:
@@ -205,7 +302,7 @@ def checked_problems(
             f"task {config.task.name} has no dev problem with a gold answer that can be judged. "
             + " ".join((*notes, "Set evaluation.every = 0, or look at the data set's answers"))
         )
-    return list(train_problems), list(dev), list(notes)
+    return train_problems, dev, list(notes)
 
 
 def dev_order(data: TaskData, config: Config, split: Split) -> list[Problem]:
@@ -215,8 +312,8 @@ def dev_order(data: TaskData, config: Config, split: Split) -> list[Problem]:
     return problems
 
 
-def describe_environment(device: str) -> dict[str, Any]:
-    """Versions, device and threads of this process."""
+def describe_environment(device: str, processes: int = 1) -> dict[str, Any]:
+    """Versions, device and threads of this process, and the number of processes."""
     import torch
 
     packages = ("agon-rl", "torch", "transformers", "peft", "accelerate", "numpy", "math-verify")
@@ -230,6 +327,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "device": device,
+        "processes": processes,
         "threads": torch.get_num_threads(),
         **process.settings(),
         **versions,
@@ -250,10 +348,12 @@ def check_trackers(config: Config) -> None:
 
 
 @contextlib.contextmanager
-def open_trackers(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
+def open_trackers(
+    config: Config, folder: RunFolder, processes: Processes = ALONE
+) -> Iterator[list[Tracker]]:
     """The trackers of `logging.trackers`, through Accelerate; `check_trackers` has looked."""
     names = config.logging.trackers
-    if not names:
+    if not names or processes.rank > 0:
         yield []
         return
     from accelerate import Accelerator
@@ -292,6 +392,11 @@ def show_plan(
     isolation = check_sandbox(config.task, config.code)
     if isolation is not None:
         say(console, isolation)
+    try:
+        for note in check_engine(config):
+            say(console, note)
+    except Unreachable as error:
+        say(console, f"engine: not checked. {error}")
     try:
         data = read_task(config)
     except Unreachable as error:

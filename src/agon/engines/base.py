@@ -55,3 +55,26 @@ class Engine(Protocol):
                 is unknown.
         """
         ...
+
+
+class Follower(Protocol):
+    """An engine that samples from copies of the adapters and has to be given the new ones."""
+
+    def sync(self) -> dict[str, float]:
+        """Bring every adapter that has changed to the sampler, and check that it took it.
+
+        Returns:
+            Figures of what was brought, `sync.a.gap` and its like; nothing changed, none.
+
+        Raises:
+            EngineError: The sampler refuses an adapter or does not sample from it.
+        """
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """Versions of what samples, for a run's environment file."""
+        ...
+
+    def close(self) -> None:
+        """End what samples and remove the copies."""
+        ...

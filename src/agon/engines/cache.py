@@ -14,6 +14,7 @@ width, L layers.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -223,7 +224,8 @@ def attention_layout(base: Any) -> tuple[list[int | None], dict[str, int | None]
         raise EngineError(
             f"{name} keeps more than attention keys and values "
             f"({', '.join(other) or 'a recurrent or encoder state'}): the torch engine cannot "
-            "sample it; take a model with full or sliding-window attention"
+            "sample it; take a model with full or sliding-window attention, or sample with vLLM "
+            '(engine.kind = "vllm")'
         )
     attention = config._attn_implementation
     if attention not in ("sdpa", "eager"):
@@ -233,6 +235,11 @@ def attention_layout(base: Any) -> tuple[list[int | None], dict[str, int | None]
         )
     windows = {"full_attention": None, "sliding_attention": window}
     return [windows[kind] for kind in kinds_L], {kind: windows[kind] for kind in set(kinds_L)}
+
+
+def cache_argument(base: Any) -> str:
+    """What a model's forward pass calls its cache; transformers has renamed it."""
+    return "cache" if "cache" in inspect.signature(base.forward).parameters else "past_key_values"
 
 
 def masks_by_kind(kinds: Mapping[str, int | None], mask_of: Callable[[int | None], Tensor]) -> Any:

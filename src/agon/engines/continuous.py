@@ -213,23 +213,28 @@ class Scheduler:
             self._inbox.clear()
 
     def _take_in(self, block: bool) -> bool:
-        """Move arrivals to their policies and cancelled requests out; False once closed."""
-        with self._wake:
-            while block and not self._closing and not self._inbox and not self._any_work():
-                self._cancelled = False
-                self._wake.wait()
-            arrived, self._inbox = self._inbox, deque()
-            cancelled, self._cancelled = self._cancelled, False
-            closing = self._closing
-        for request in arrived:
-            rank = (-request.stage, next(self._arrivals))
-            heapq.heappush(self._lanes[request.policy].waiting, (rank, request))
-        if cancelled:
-            for lane in self._lanes.values():
-                lane.drop_cancelled()
-        if not closing and block and not self._any_work():
-            return self._take_in(block=True)
-        return not closing
+        """Move arrivals to their policies and cancelled requests out; False once closed.
+
+        Args:
+            block: Whether to wait until there is work.
+        """
+        while True:
+            with self._wake:
+                while block and not (self._closing or self._inbox or self._cancelled):
+                    if self._any_work():
+                        break
+                    self._wake.wait()
+                arrived, self._inbox = self._inbox, deque()
+                cancelled, self._cancelled = self._cancelled, False
+                closing = self._closing
+            for request in arrived:
+                rank = (-request.stage, next(self._arrivals))
+                heapq.heappush(self._lanes[request.policy].waiting, (rank, request))
+            if cancelled:
+                for lane in self._lanes.values():
+                    lane.drop_cancelled()
+            if closing or not block or self._any_work():
+                return not closing
 
     def _any_work(self) -> bool:
         return any(self._has_work(name) for name in self.policies)

@@ -15,7 +15,6 @@ Dimensions: B rows that decode, V vocabulary, L layers, R requests, S sampled to
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
@@ -26,11 +25,11 @@ from torch import Tensor
 
 from agon.engines import spans
 from agon.engines.base import BASE, OnToken, Sampling
-from agon.engines.cache import attention_layout
+from agon.engines.cache import attention_layout, cache_argument
+from agon.engines.checks import check_requests
 from agon.engines.decoder import Decoder
 from agon.engines.folded import FoldedLinears
 from agon.engines.prefill import Prefilled, chunks, prefill
-from agon.errors import EngineError
 from agon.records import Completion, PolicyVersion, Prompt
 
 
@@ -87,10 +86,9 @@ class TorchEngine:
         self.pad_token_id = pad_token_id
         self.slots = slots
         self.context_limit = context_limit
-        parameters = inspect.signature(self.base.forward).parameters
         self._fold, self._copies_each = fold, copies_each
         self._folded: dict[str, FoldedLinears] = {}
-        self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self.cache_argument = cache_argument(self.base)
 
     def generate(
         self,
@@ -155,41 +153,7 @@ class TorchEngine:
     ) -> np.ndarray:
         """Refuse what cannot be sampled; return each request's completion limit, (R,)."""
         known = [BASE, *self.policies.model.peft_config]
-        if policy not in known:
-            raise EngineError(f"unknown policy {policy!r}: expected one of {', '.join(known)}")
-        if len(keys) != len(prompts):
-            raise EngineError(f"{len(prompts)} prompts came with {len(keys)} keys: give one each")
-        most = sampling.max_new_tokens
-        if most < 1:
-            raise EngineError(f"sampling.max_new_tokens is {most}, expected 1 or more")
-        limit_R = np.full(len(prompts), most) if limits is None else np.asarray(limits, dtype=int)
-        if limit_R.shape != (len(prompts),):
-            raise EngineError(
-                f"{len(prompts)} prompts came with {len(limit_R)} limits: give one each"
-            )
-        if len(limit_R) and not 1 <= limit_R.min() <= limit_R.max() <= most:
-            raise EngineError(
-                f"the limits lie between {limit_R.min()} and {limit_R.max()}, expected 1 to "
-                f"sampling.max_new_tokens = {most}"
-            )
-        longest, limit = max(
-            (
-                (len(prompt.token_ids), int(limit))
-                for prompt, limit in zip(prompts, limit_R, strict=True)
-            ),
-            key=sum,
-            default=(0, 0),
-        )
-        if longest + limit > self.context_limit:
-            name = "sampling.max_new_tokens" if limits is None else "its limit"
-            raise EngineError(
-                f"a prompt of {longest} tokens and {name} = {limit} make {longest + limit}, but "
-                f"the model's context holds {self.context_limit}: lower {name} (or "
-                "game.max_summary_tokens, which lengthens the challenger's prompt)"
-            )
-        if any(not prompt.token_ids for prompt in prompts):
-            raise EngineError("a prompt has no tokens: there is nothing to continue")
-        return limit_R
+        return check_requests(prompts, policy, sampling, keys, known, self.context_limit, limits)
 
     def forward(self, ids: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
         """Logits after each row's last token, (rows, V), in the model's type."""

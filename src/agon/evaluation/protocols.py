@@ -171,7 +171,7 @@ def _run_stage(
         prompts = [
             prompter.challenge(problem, text) for problem, text in zip(sources, shown, strict=True)
         ]
-    samples = len(sources) // len({problem.id for problem in sources})
+    samples = len(sources) // max(1, len({problem.id for problem in sources}))
     keys = [
         sampling_key(seed, role, problem, index % samples) for index, problem in enumerate(sources)
     ]

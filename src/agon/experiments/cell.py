@@ -11,7 +11,9 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import numpy as np
 from rich.console import Console
 
 from agon.checkpoints import list_checkpoints
-from agon.commands.train import INTERRUPTED, describe_environment, train_run
+from agon.commands.train import describe_environment, train_run
 from agon.config import Config
 from agon.display import caution, say
 from agon.engines.base import BASE, Sampling
@@ -65,7 +67,7 @@ def run_cell(experiment: Experiment, cell: Cell, runs: Path, target: Path, conso
         console: Where to write.
 
     Returns:
-        The process's exit status: 0, or 130 after Ctrl-C.
+        The process's exit status: 0, 130 after Ctrl-C, or 75 after SIGTERM.
 
     Raises:
         AgonError: Anything that the user can mend.
@@ -78,8 +80,9 @@ def run_cell(experiment: Experiment, cell: Cell, runs: Path, target: Path, conso
     if arm.train:
         try:
             resumed = folder.config.is_file()
-            if train_run(config, (), folder, resumed, console) == INTERRUPTED:
-                return INTERRUPTED
+            status = train_run(config, (), folder, resumed, console)
+            if status != 0:
+                return status
         except NothingToLearn as error:
             stopped = str(error)
             caution(console, f"{cell.name}: {error}")
@@ -127,9 +130,11 @@ def _evaluations(
     data = read_task(used)
     language = read_language(used)
     check_context(used, language, data)
-    judge = PooledJudge(used.verifier, used.code, lambda text: caution(console, text))
-    try:
-        workshop = open_workshop(used, language, judge)
+    with ExitStack() as stack:
+        judge = PooledJudge(used.verifier, used.code, lambda text: caution(console, text))
+        stack.callback(judge.close)
+        opened = open_workshop(used, language, judge, folder.path, partial(say, console))
+        workshop = stack.enter_context(closing(opened))
         found: dict[str, Any] = {"environment": describe_environment(str(workshop.device))}
         problems = {}
         for split, count in ((Split.DEV, spec.dev_problems), (Split.TEST, spec.test_problems)):
@@ -170,8 +175,6 @@ def _evaluations(
             if split is Split.DEV:
                 found["chosen"] = _chosen(found["evaluations"]["dev"])
         return found
-    finally:
-        judge.close()
 
 
 def _chosen(dev: dict[str, Any]) -> dict[str, str]:

@@ -54,7 +54,8 @@ async def chat(service: Service, body: ChatRequest, request: Request) -> Respons
     choices = len(job.tries)
     if body.stream:
         service.admit(choices)
-        return EventStream(_chunks(job), lambda: service.release(choices))
+        gone = service.metrics.disconnects.inc
+        return EventStream(_chunks(job), lambda: service.release(choices), gone)
     with service.admitted(choices):
         done = await unless_gone(request, _whole(job), service.metrics.disconnects.inc)
     return done if isinstance(done, Response) else JSONResponse(done)
@@ -122,27 +123,20 @@ async def _chunks(job: Job) -> AsyncGenerator[str]:
     answers: list[Answer] = []
     for index in range(len(job.tries)):
         yield _chunk(job, index, {"role": "assistant", "content": ""})
-    finished = False
-    try:
-        async with job.plays as plays, aclosing(plays.events()) as events:
-            async for happened in events:
-                if happened is None:
-                    yield QUIET
-                    continue
-                index, event = happened
-                if not isinstance(event, Done):
-                    delta = {"reasoning": event.text, "reasoning_content": event.text}
-                    about = {"part": str(event.part), "policy": event.policy}
-                    yield _chunk(job, index, delta, about=about)
-                    continue
-                answers.append(event.end)
-                yield _chunk(job, index, {"content": event.end.content})
-                yield _chunk(job, index, {}, event.end.finish, _account(event.end))
-        finished = True
-    except GeneratorExit:
-        if not finished:
-            job.service.metrics.disconnects.inc()
-        raise
+    async with job.plays as plays, aclosing(plays.events()) as events:
+        async for happened in events:
+            if happened is None:
+                yield QUIET
+                continue
+            index, event = happened
+            if not isinstance(event, Done):
+                delta = {"reasoning": event.text, "reasoning_content": event.text}
+                about = {"part": str(event.part), "policy": event.policy}
+                yield _chunk(job, index, delta, about=about)
+                continue
+            answers.append(event.end)
+            yield _chunk(job, index, {"content": event.end.content})
+            yield _chunk(job, index, {}, event.end.finish, _account(event.end))
     if job.usage_wanted:
         usage = usage_of(job.service, answers)
         head = {"object": "chat.completion.chunk", **job.head}

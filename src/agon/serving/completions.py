@@ -50,7 +50,8 @@ async def complete(service: Service, body: CompletionRequest, request: Request) 
     choices = len(job.asks)
     if body.stream:
         service.admit(choices)
-        return EventStream(_chunks(job), lambda: service.release(choices))
+        gone = service.metrics.disconnects.inc
+        return EventStream(_chunks(job), lambda: service.release(choices), gone)
     with service.admitted(choices):
         done = await unless_gone(request, _whole(job), service.metrics.disconnects.inc)
     return done if isinstance(done, Response) else JSONResponse(done)
@@ -142,21 +143,17 @@ async def _whole(job: Job) -> dict[str, Any]:
 async def _chunks(job: Job) -> AsyncGenerator[str]:
     """The response as server-sent events."""
     written: list[Written] = []
-    try:
-        async with _running(job) as running, aclosing(running.events()) as events:
-            async for happened in events:
-                if happened is None:
-                    yield QUIET
-                    continue
-                index, news = happened
-                if isinstance(news, Done):
-                    written.append(news.end)
-                    yield _chunk(job, index, "", news.end.finish)
-                else:
-                    yield _chunk(job, index, news, None)
-    except GeneratorExit:
-        job.service.metrics.disconnects.inc()
-        raise
+    async with _running(job) as running, aclosing(running.events()) as events:
+        async for happened in events:
+            if happened is None:
+                yield QUIET
+                continue
+            index, news = happened
+            if isinstance(news, Done):
+                written.append(news.end)
+                yield _chunk(job, index, "", news.end.finish)
+            else:
+                yield _chunk(job, index, news, None)
     usage = _usage(job, written)
     if job.usage_wanted:
         yield sse({**job.head, "choices": [], "usage": usage})

@@ -107,7 +107,7 @@ class Guard:
         if key is None or not (path.startswith("/v1") or path == "/metrics"):
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        known = hmac.compare_digest(given.strip().encode("utf-8", "replace"), key.encode())
+        known = hmac.compare_digest(given.strip().encode("latin-1"), key.encode())
         if scheme.lower() != "bearer" or not known:
             raise ApiError(
                 401, "give this server's key as `Authorization: Bearer KEY`", code="invalid_api_key"

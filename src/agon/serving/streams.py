@@ -25,10 +25,19 @@ log = logging.getLogger("agon.serving")
 class EventStream(StreamingResponse):
     """A stream whose generator is closed and whose room is given back, however it ends."""
 
-    def __init__(self, events: AsyncGenerator[str], release: Callable[[], None]) -> None:
-        """Take the generator of encoded events and what gives the room back."""
+    def __init__(
+        self, events: AsyncGenerator[str], release: Callable[[], None], gone: Callable[[], None]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            events: Encoded events.
+            release: Gives the room back.
+            gone: Told that the client went away before the end.
+        """
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        self._events, self._release = _guarded(events), release
+        self._release, self._gone, self._ended = release, gone, False
+        self._events = self._guarded(events)
         super().__init__(self._events, headers=headers, media_type="text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,21 +49,23 @@ class EventStream(StreamingResponse):
                 await self._events.aclose()
             finally:
                 self._release()
+                if not self._ended:
+                    self._gone()
 
-
-async def _guarded(events: AsyncGenerator[str]) -> AsyncGenerator[str]:
-    """A failure after the first byte becomes an event of the API's form."""
-    try:
-        async for event in events:
-            yield event
-        yield DONE
-    except ApiError as error:
-        yield sse(error.body())
-    except Exception:
-        log.exception("a stream failed")
-        yield sse(ApiError(500, "the server failed: its log says why").body())
-    finally:
-        await events.aclose()
+    async def _guarded(self, events: AsyncGenerator[str]) -> AsyncGenerator[str]:
+        """A failure after the first byte becomes an event of the API's form."""
+        try:
+            async for event in events:
+                yield event
+            yield DONE
+        except ApiError as error:
+            yield sse(error.body())
+        except Exception:
+            log.exception("a stream failed")
+            yield sse(ApiError(500, "the server failed: its log says why").body())
+        finally:
+            await events.aclose()
+        self._ended = True
 
 
 def sse(data: Mapping[str, Any]) -> str:
