@@ -231,7 +231,9 @@ def test_the_list_says_to_a_screen_reader_where_it_stands(opened: Callable[..., 
     assert len(driver.find_elements("css selector", "#list [aria-selected=true]")) == 1
     for control in driver.find_elements("css selector", "#filters select, #filters input"):
         assert control.accessible_name
-    assert one(driver, "#count").get_attribute("aria-live") == "polite"
+    said = one(driver, "#said")
+    assert said.get_attribute("role") == "status"
+    assert said.get_attribute("textContent") == f"Round 3 of 24: {shown(driver)}"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

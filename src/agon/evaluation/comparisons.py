@@ -219,6 +219,9 @@ def _crossed_means(arms_SP: Sequence[np.ndarray], seed: int) -> list[np.ndarray]
     for rates_SP in arms_SP:
         scored_SP = ~np.isnan(rates_SP)
         total_R = crossed_totals(np.where(scored_SP, rates_SP, 0.0), seed)
+        if scored_SP.all():  # each resample draws as many rates as there are
+            means.append(total_R / rates_SP.size)
+            continue
         count_R = crossed_totals(scored_SP.astype(float), seed)
         means.append(np.where(count_R > 0, total_R / np.maximum(count_R, 1.0), np.nan))
     return means

@@ -39,7 +39,8 @@ CAPTIONS = {
         "Each line is one system tried once, twice and so on: left the commonest answer of "
         "the tries, right the best of them, a bound that needs a perfect judge. At one place "
         "on the horizontal axis all systems have generated equally many tokens. A tie goes to "
-        "the earliest answer, so two votes are as good as one."
+        "the earliest answer and a try without an answer has no vote, so two votes gain only "
+        "where one of the tries has none."
     ),
     "training-curves": (
         "Dev pass@1 over training of each arm's headline system, in the direction that dev "
