@@ -282,7 +282,7 @@ def _rounds(rows: Sequence[Mapping[str, Any]]) -> bool:
             rollouts.append(row["challenge"])
             if not {"shown", "rival_sample"} <= row["challenge"].keys():
                 return False
-        if not all(_ROLLOUT <= one.keys() and one["outcome"] in outcomes for one in rollouts):
+        if not all(one.keys() >= _ROLLOUT and one["outcome"] in outcomes for one in rollouts):
             return False
         if not all(key in row for key in _ROUND):
             return False
