@@ -85,16 +85,23 @@ def made_up(experiment: Experiment, cell: Cell, draft: str = "") -> dict[str, An
 
 def packed(ids: list[str], two: bool, draw: random.Random) -> dict[str, Any]:
     """One system's attempts."""
-    outcomes = [Outcome.RIGHT, Outcome.WRONG]
-    tries = [
-        Attempt(
-            problem, sample, draw.choice(outcomes), draw.choice(outcomes) if two else None,
-            draw.choice("xyz"), (draw.randint(20, 60), draw.randint(20, 60))[: 1 + two],
-            (11, 21)[: 1 + two], draw.random() < 0.1,
-        )
-        for problem in ids
-        for sample in range(SAMPLES)
-    ]  # fmt: skip
+    outcomes = {"x": Outcome.RIGHT, "y": Outcome.WRONG, "z": Outcome.WRONG}
+    tries = []
+    for problem in ids:
+        for sample in range(SAMPLES):
+            draft, answer = draw.choice("xxyz"), draw.choice("xxyz")
+            tries.append(
+                Attempt(
+                    problem,
+                    sample,
+                    outcomes[answer],
+                    outcomes[draft] if two else None,
+                    answer,
+                    (draw.randint(20, 60), draw.randint(20, 60))[: 1 + two],
+                    (11, 21)[: 1 + two],
+                    draw.random() < 0.1,
+                )
+            )
     return pack(tries, SAMPLES)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agon.evaluation.overlap import overlap, own_overlap, votes
+from agon.evaluation.overlap import overlap, own_overlap, shared_errors, votes
 
 
 def test_the_same_errors_overlap_wholly_and_opposite_ones_not_at_all() -> None:
@@ -63,3 +63,36 @@ def test_without_any_error_there_is_no_overlap_to_tell() -> None:
 
 def test_answers_agree_whatever_their_spaces() -> None:
     assert votes(["4 * 7", "1+2", None, "4*7", "", "1 + 2"]) == [0, 1, None, 0, None, 1]
+
+
+def test_equal_policies_share_no_more_errors_than_one_with_itself() -> None:
+    draw = np.random.default_rng(1)
+    rates_P = draw.random(200)
+    a_PK, b_PK = ((draw.random((200, 4)) < rates_P[:, None]).astype(float) for _ in "ab")
+    found = shared_errors([(a_PK, b_PK)])
+    assert found.low < 0 < found.high
+    same = shared_errors([(a_PK, a_PK)])
+    assert same.gap == pytest.approx(0)
+    assert same.across == pytest.approx(same.within)
+
+
+def test_policies_that_err_on_different_problems_share_fewer_errors() -> None:
+    first_P = np.arange(40) < 20
+    a_PK = np.repeat(first_P[:, None], 2, axis=1).astype(float)
+    found = shared_errors([(a_PK, 1 - a_PK)] * 2)
+    assert (found.across, found.within) == (0, 1)
+    assert found.high < 0
+
+
+def test_attempts_of_one_number_are_never_compared() -> None:
+    """Both policies draw them with the same random numbers, which is no likeness of theirs."""
+    a_PK = np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert shared_errors([(a_PK, a_PK)]).across == 0
+
+
+def test_overlaps_without_errors_or_with_one_attempt_are_refused() -> None:
+    right_PK = np.ones((3, 2))
+    with pytest.raises(ValueError, match="no error"):
+        shared_errors([(right_PK, right_PK)])
+    with pytest.raises(ValueError, match="one attempt"):
+        shared_errors([(right_PK[:, :1], right_PK[:, :1])])

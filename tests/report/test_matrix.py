@@ -86,6 +86,12 @@ def damage(path: Path, *keys: str, value: object) -> None:
         (("evaluations", "test", "systems", "a", "votes"), ["x"] * 18, "no numbers"),
         (("config",), None, "config is missing or damaged"),
         (("schema",), 7, "schema 7"),
+        (("stopped",), 3, "stopped is missing or damaged"),
+        (("reported",), "best", "reported is 'best', expected one of base, mixture"),
+        (("config", "game"), None, "config.game is missing"),
+        (("curves", "step"), [0], "curves are damaged"),
+        (("snapshots",), [{"step": 0}], "snapshots are damaged"),
+        (("rounds",), [{"step": 0, "draft": {}}], "rounds are damaged"),
     ],
 )
 def test_damage_is_named_with_its_file(

@@ -27,6 +27,10 @@ _CHUNK = 500
 """Resamples that are drawn at once; bounds the memory."""
 
 
+_ROUNDING = 1e-12
+"""Differences of rates below this are none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Left minus right.
@@ -151,7 +155,11 @@ def arm_difference(left_SP: np.ndarray, right_SP: np.ndarray, seed: int = 0) -> 
     error = float(gaps_S.std(ddof=1)) / np.sqrt(len(gaps_S))
     reach = float(t.ppf((1 + CONFIDENCE) / 2, len(gaps_S) - 1)) * error
     # Equal differences leave no variance to test with: they are one constant, or none.
-    p = float(ttest_rel(left_S, right_S).pvalue) if error > 0 else float(mean == 0)
+    p = (
+        float(ttest_rel(left_S, right_S).pvalue)
+        if error > _ROUNDING
+        else float(abs(mean) <= _ROUNDING)
+    )
     return Difference(mean, min(low, mean - reach), max(high, mean + reach), p)
 
 
@@ -211,6 +219,9 @@ def _crossed_means(arms_SP: Sequence[np.ndarray], seed: int) -> list[np.ndarray]
     for rates_SP in arms_SP:
         scored_SP = ~np.isnan(rates_SP)
         total_R = crossed_totals(np.where(scored_SP, rates_SP, 0.0), seed)
+        if scored_SP.all():  # each resample draws as many rates as there are
+            means.append(total_R / rates_SP.size)
+            continue
         count_R = crossed_totals(scored_SP.astype(float), seed)
         means.append(np.where(count_R > 0, total_R / np.maximum(count_R, 1.0), np.nan))
     return means

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from agon.evaluation.comparisons import Difference, arm_difference, mean_interval
 from agon.evaluation.voting import best_of, majority_of
-from agon.experiments.results import Result
+from agon.experiments.results import Result, SystemResult
 from agon.experiments.spec import Reported, Side
 from agon.experiments.summary import side_rates
 
@@ -64,21 +64,33 @@ class EqualTokens:
 
 def vote_points(runs: Mapping[int, Result], word: Reported) -> list[VotePoint]:
     """Votes of one to K tries of an arm's system on the test split."""
-    tries = [run.system("test", run.reported(word)) for run in runs.values()]
-    generated = float(np.mean([one.generated_PK.mean() for one in tries]))
-    read = float(np.mean([one.read_PK.mean() for one in tries]))
-    points = []
-    for k in range(1, min(one.votes_PK.shape[1] for one in tries) + 1):
-        best_SP = np.array([best_of(one.outcomes_PK, k) for one in tries])
-        best = float(np.nanmean(best_SP)) if not np.isnan(best_SP).all() else float("nan")
-        mean, low, high = mean_interval(_majorities(runs, word, k))
-        points.append(VotePoint(k, k * generated, k * read, mean, low, high, best))
-    return points
+    tries = _tries(runs, word)
+    return [_point(tries, k, _majorities(tries, k)) for k in range(1, _most(tries) + 1)]
 
 
-def _majorities(runs: Mapping[int, Result], word: Reported, k: int) -> np.ndarray:
-    tries = [run.system("test", run.reported(word)) for run in runs.values()]
+def _tries(runs: Mapping[int, Result], word: Reported) -> list[SystemResult]:
+    return [run.system("test", run.reported(word)) for run in runs.values()]
+
+
+def _most(tries: Sequence[SystemResult]) -> int:
+    return min(one.votes_PK.shape[1] for one in tries)
+
+
+def _generated(tries: Sequence[SystemResult]) -> float:
+    """Mean generated tokens of one try."""
+    return float(np.mean([one.generated_PK.mean() for one in tries]))
+
+
+def _majorities(tries: Sequence[SystemResult], k: int) -> np.ndarray:
     return np.array([majority_of(one.votes_PK, one.outcomes_PK, k) for one in tries])
+
+
+def _point(tries: Sequence[SystemResult], k: int, majorities_SP: np.ndarray) -> VotePoint:
+    best_SP = np.array([best_of(one.outcomes_PK, k) for one in tries])
+    best = float(np.nanmean(best_SP)) if not np.isnan(best_SP).all() else float("nan")
+    read = float(np.mean([one.read_PK.mean() for one in tries]))
+    mean, low, high = mean_interval(majorities_SP)
+    return VotePoint(k, k * _generated(tries), k * read, mean, low, high, best)
 
 
 def equal_tokens(
@@ -93,16 +105,19 @@ def equal_tokens(
     seeds = tuple(seed for seed in arms.get(two.arm, {}) if seed in theirs)
     if not seeds:
         return None
-    ours = [arms[two.arm][seed] for seed in seeds]
-    budget = float(
-        np.mean(
-            [run.system("test", run.reported(two.reported)).generated_PK.mean() for run in ours]
-        )
+    ours = {seed: arms[two.arm][seed] for seed in seeds}
+    budget = _generated(_tries(ours, two.reported))
+    tries = _tries({seed: theirs[seed] for seed in seeds}, one.reported)
+    most, cost = _most(tries), _generated(tries)
+    k = min(range(1, most + 1), key=lambda k: abs(k * cost - budget))
+    majorities_SP, own_SP = _majorities(tries, k), side_rates(arms, two, seeds)
+    return EqualTokens(
+        two=two,
+        one=one,
+        seeds=seeds,
+        budget=budget,
+        two_pass=float(np.nanmean(own_SP)),
+        vote=_point(tries, k, majorities_SP),
+        more=k == most and budget - k * cost > cost / 2,
+        difference=arm_difference(own_SP, majorities_SP),
     )
-    runs = {seed: theirs[seed] for seed in seeds}
-    points = vote_points(runs, one.reported)
-    vote = min(points, key=lambda point: abs(point.generated - budget))
-    own_SP = side_rates(arms, two, seeds)
-    difference = arm_difference(own_SP, _majorities(runs, one.reported, vote.k))
-    more = vote.k == len(points) and budget - vote.generated > points[0].generated / 2
-    return EqualTokens(two, one, seeds, budget, float(np.nanmean(own_SP)), vote, more, difference)

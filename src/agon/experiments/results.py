@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -206,7 +206,7 @@ def check_result(result: Result) -> None:
     """
     data = result.data
     for key, kind in _FIELDS.items():
-        if not isinstance(data.get(key), kind):
+        if key not in data or not isinstance(data[key], kind):
             raise DataError(f"{result.path}: the field {key} is missing or damaged")
     for split in ("dev", "test"):
         place = f"evaluations.{split}"
@@ -220,14 +220,82 @@ def check_result(result: Result) -> None:
                 _check_packed(packed, tries, f"{result.path}: {place}.systems.{name}", "->" in name)
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{result.path}: {place} is damaged: {error!r}") from error
+    if data["reported"] not in get_args(Reported):
+        known = ", ".join(get_args(Reported))
+        raise DataError(f"{result.path}: reported is {data['reported']!r}, expected one of {known}")
+    for section in _SECTIONS:
+        if not isinstance(data["config"].get(section), dict):
+            raise DataError(f"{result.path}: config.{section} is missing or damaged")
+    for key, check in (("curves", _curves), ("snapshots", _snapshots), ("rounds", _rounds)):
+        try:
+            whole = key not in data or check(data[key])
+        except (KeyError, TypeError, AttributeError):
+            whole = False
+        if not whole:
+            raise DataError(f"{result.path}: {key} are damaged")
 
 
-_FIELDS = {
+_SECTIONS = (
+    "model",
+    "adapters",
+    "game",
+    "reward",
+    "sampling",
+    "objective",
+    "optimizer",
+    "training",
+    "task",
+    "evaluation",
+)
+"""Sections of the configuration that a report reads."""
+
+_ROUND = ("step", "sample", "question", "gold")
+_ROLLOUT = {
+    "policy",
+    "version",
+    "text",
+    "summary",
+    "tokens",
+    "prompt_tokens",
+    "truncated",
+    "outcome",
+    "reason",
+    "reward",
+    "advantage",
+}
+
+
+def _curves(table: Mapping[str, Any]) -> bool:
+    """Whether every column has a value a step."""
+    return all(len(column) == len(table["step"]) for column in table.values())
+
+
+def _snapshots(shots: Sequence[Mapping[str, Any]]) -> bool:
+    return all({"step", "overlap", "kl", "weights"} <= shot.keys() for shot in shots)
+
+
+def _rounds(rows: Sequence[Mapping[str, Any]]) -> bool:
+    outcomes = {str(outcome) for outcome in Outcome}
+    for row in rows:
+        rollouts = [row["draft"]]
+        if "challenge" in row:
+            rollouts.append(row["challenge"])
+            if not {"shown", "rival_sample"} <= row["challenge"].keys():
+                return False
+        if not all(one.keys() >= _ROLLOUT and one["outcome"] in outcomes for one in rollouts):
+            return False
+        if not all(key in row for key in _ROUND):
+            return False
+    return True
+
+
+_FIELDS: dict[str, type | tuple[type, ...]] = {
     "experiment": str,
     "arm": str,
     "seed": int,
     "about": str,
     "reported": str,
+    "stopped": (str, type(None)),
     "trained": bool,
     "config": dict,
     "environment": dict,

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from agon.evaluation.bands import Band
-from agon.experiments.spec import Reported
 from agon.experiments.summary import ArmRow
-from agon.report.arms import COLOURS, MAIN, look, protocol
+from agon.report.arms import ABLATIONS, COLOURS, MAIN, look, protocol
 from agon.report.captions import CAPTIONS
 from agon.report.charts import Axes, Chart, Draw, Key, Panel, line_style
 from agon.report.findings import Findings
 from agon.report.words import count, spread
-
-VOTERS: tuple[tuple[str, Reported], ...] = (
-    ("base", "base"),
-    ("grpo", "alone"),
-    ("grpo-2n", "alone"),
-    ("self-refine", "alone"),
-    ("cooperative", "cascade"),
-    ("agon", "cascade"),
-)
-"""Systems whose votes are drawn."""
 
 
 def tokens_chart(found: Findings) -> Chart:
@@ -65,7 +54,7 @@ def _n(found: Findings, rows: tuple[ArmRow, ...]) -> str:
 
 def votes_chart(found: Findings) -> Chart | None:
     """Majorities of one to K tries against their tokens."""
-    there = [key for key in VOTERS if len(found.votes.get(key, ())) > 1]
+    there = [key for key, points in found.votes.items() if len(points) > 1]
     if not there:
         return None
 
@@ -107,16 +96,23 @@ def curves_chart(found: Findings) -> Chart | None:
         return None
     groups = [
         ("main arms", [arm for arm in MAIN if arm in found.curves]),
-        ("ablations and controls", [arm for arm in found.curves if arm not in MAIN]),
+        ("ablations of Agon", [arm for arm in ABLATIONS if arm in found.curves]),
+        (
+            "hidden exchange and controls",
+            [arm for arm in found.curves if arm not in (*MAIN, *ABLATIONS)],
+        ),
     ]
-    if "agon" in found.curves and groups[1][1]:
-        groups[1][1].insert(0, "agon")
+    for _, arms in groups[1:]:
+        if arms and "agon" in found.curves:
+            arms.insert(0, "agon")
 
     def drawer(arms: list[str]) -> Draw:
         def draw(axes: Axes) -> None:
             for arm in arms:
                 style = look(arm, found.matrix.arm_names)
-                draw_band(axes, found.curves[arm], style.colour, style.marker, style.dash, 100)
+                draw_band(
+                    axes, found.curves[arm], style.colour, style.marker, style.dash, scale=100
+                )
             axes.set(xlabel="training step", ylabel="dev pass@1, %")
             whole_steps(axes)
 
@@ -150,12 +146,18 @@ def whole_steps(axes: Axes) -> None:
 
 
 def draw_band(
-    axes: Axes, curve: Band, colour: str, marker: str, dash: str, scale: float = 1
+    axes: Axes,
+    curve: Band,
+    colour: str,
+    marker: str,
+    dash: str,
+    shaded: bool = True,
+    scale: float = 1,
 ) -> None:
-    """A line with the range of its seeds."""
+    """A line, with the range of its seeds where it is shaded."""
     many = len(curve.steps) > 20
     style = line_style(colour, "" if many else marker, dash)
     axes.plot(curve.steps, [scale * value for value in curve.mean], **style)
-    if curve.seeds > 1:
+    if shaded and curve.seeds > 1:
         low, high = ([scale * value for value in ends] for ends in (curve.low, curve.high))
-        axes.fill_between(curve.steps, low, high, color=COLOURS[colour][0], alpha=0.16, linewidth=0)
+        axes.fill_between(curve.steps, low, high, color=COLOURS[colour][0], alpha=0.14, linewidth=0)

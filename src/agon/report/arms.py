@@ -51,7 +51,10 @@ LOOKS = {
 MAIN = ("grpo", "grpo-2n", "self-refine", "cooperative", "agon")
 """The arms that training curves are drawn of first."""
 
-PAIRS = ("cooperative", "agon", "agon-equal", "hidden-paired", "fixed")
+ABLATIONS = ("agon-equal", "margin", "tiebreak", "fixed")
+"""Agon with one thing changed, in a panel of their own."""
+
+PAIRS = ("cooperative", "agon", "agon-equal", "hidden-paired")
 """Arms with two policies whose blind spots are drawn."""
 
 _SPARE = tuple(

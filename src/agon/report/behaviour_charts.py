@@ -28,8 +28,11 @@ def changes_chart(found: Findings) -> Chart | None:
 
     def draw(axes: Axes) -> None:
         for place, row in enumerate(rows):
-            for shift, (what, (colour, marker)) in zip((0.14, -0.14), CHANGES.items(), strict=True):
-                share = getattr(row, what)
+            for shift, share, what in (
+                (0.14, row.converted, "converted"),
+                (-0.14, row.lost, "lost"),
+            ):
+                colour, marker = CHANGES[what]
                 shade = COLOURS[colour][0]
                 y = -place + shift
                 axes.plot([100 * share.low, 100 * share.high], [y, y], color=shade, linewidth=1.6)
@@ -75,7 +78,7 @@ def blind_spots_chart(found: Findings) -> Chart | None:
                 style = look(arm, found.matrix.arm_names)
                 curves = spots[arm].over_training
                 if metric in curves:
-                    draw_band(axes, curves[metric], style.colour, style.marker, "-")
+                    draw_band(axes, curves[metric], style.colour, style.marker, "-", own is None)
                 if own and own in curves:
                     steps, mean = curves[own].steps, curves[own].mean
                     axes.plot(

@@ -39,7 +39,8 @@ CAPTIONS = {
         "Each line is one system tried once, twice and so on: left the commonest answer of "
         "the tries, right the best of them, a bound that needs a perfect judge. At one place "
         "on the horizontal axis all systems have generated equally many tokens. A tie goes to "
-        "the earliest answer, so two votes are as good as one."
+        "the earliest answer and a try without an answer has no vote, so two votes gain only "
+        "where one of the tries has none."
     ),
     "training-curves": (
         "Dev pass@1 over training of each arm's headline system, in the direction that dev "
@@ -57,7 +58,8 @@ CAPTIONS = {
         "samples of one adapter, mean of both adapters. Jaccard is the share of erring pairs "
         "in which both err, φ the correlation of the errors. KL is the mean of both "
         "directions in nats a token on drafts of both; distance is the Frobenius norm of the "
-        "difference of the weight changes. Shaded: from the lowest seed to the highest. The "
+        "difference of the weight changes. Lines are means of the seeds; shaded in "
+        "the lower panels: from the lowest seed to the highest. The "
         "full lines of the two upper panels count pairs that were drawn with the same random "
         "numbers too, which makes two policies look more alike than they are, most of all "
         "early; the test split below does without those pairs."

@@ -47,6 +47,8 @@ _STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 6,
+    "figure.constrained_layout.h_pad": 0.09,
+    "figure.constrained_layout.w_pad": 0.09,
     "svg.hashsalt": "agon",
 }
 
@@ -114,7 +116,7 @@ def write_files(chart: Chart, folder: Path) -> list[Path]:
 
     with matplotlib.rc_context(_STYLE | {"svg.fonttype": "path"}):
         figure = _figure(_size(chart))
-        columns = min(2, len(chart.panels))
+        columns = _columns(chart)
         for index, panel in enumerate(chart.panels):
             axes = figure.add_subplot(-(-len(chart.panels) // columns), columns, index + 1)
             panel.draw(axes)
@@ -129,10 +131,15 @@ def write_files(chart: Chart, folder: Path) -> list[Path]:
     return paths
 
 
+def _columns(chart: Chart) -> int:
+    """Panels beside each other on the disk: three where that leaves no hole."""
+    return 3 if len(chart.panels) % 3 == 0 else min(2, len(chart.panels))
+
+
 def _size(chart: Chart) -> tuple[float, float]:
     widest = max(panel.width for panel in chart.panels)
     tallest = max(panel.height for panel in chart.panels)
-    columns = min(2, len(chart.panels))
+    columns = _columns(chart)
     rows = -(-len(chart.panels) // columns)
     legend = 0.22 * -(-len(chart.keys) // (3 if columns == 1 else 5))
     return widest * columns, tallest * rows + legend
@@ -186,9 +193,14 @@ def inline_panels(chart: Chart, styles: Styles) -> list[str]:
     return found
 
 
-def inline_key(key: Key, styles: Styles) -> str:
-    """A legend entry's symbol as markup."""
-    return _symbol(key.colour, key.marker, key.dash, key.hollow, styles)
+def inline_key(key: Key, name: str, styles: Styles) -> str:
+    """A legend entry's symbol as markup, whose parts' names begin with `name`."""
+    symbol = _symbol(key.colour, key.marker, key.dash, key.hollow, styles)
+    return symbol.replace(f"{_NAMED}-", f"{name}-")
+
+
+_NAMED = "agon-key"
+"""Stands in a symbol for the name that it gets."""
 
 
 @lru_cache(maxsize=256)
@@ -205,8 +217,7 @@ def _symbol(colour: str, marker: str, dash: str, hollow: bool, styles: Styles) -
         if dash:
             axes.plot([0.02, 0.98], [0.5, 0.5], **style)
         axes.plot([0.5], [0.5], **line_style(colour, marker, "", hollow))
-        name = "key-" + re.sub(r"\W", "", f"{colour}{ord(marker[0]) if marker else ''}")
-        return _inline(figure, f"{name}-{'-.:'.find(dash)}{len(dash)}{hollow:d}", styles)
+        return _inline(figure, _NAMED, styles)
 
 
 class Styles:
@@ -234,7 +245,10 @@ def _inline(figure: Any, name: str, styles: Styles) -> str:
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(text.getvalue())
     _remove(root, (f"{{{SVG}}}metadata", f"{{{SVG}}}style"))
+    used = set(re.findall(r'(?:url\(|href=")#([^")]+)', text.getvalue()))
     for element in root.iter():
+        if element.attrib.get("id") not in used:
+            element.attrib.pop("id", None)
         _adapt(element, name, styles)
     for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute, None)

@@ -64,8 +64,8 @@ def equal_tokens_table(found: Findings) -> Table | None:
         "equal-tokens",
         "Each two-pass system beside the vote of one adapter (its own, GRPO's, GRPO-2N's; of two "
         "the better on dev) whose generated tokens come nearest to its own. The commonest answer "
-        "wins, the earliest of a tie, so two tries vote like one. The best of the tries needs a "
-        "perfect judge.",
+        "wins, the earliest of a tie, and a try without an answer has no vote: two tries gain only "
+        "where one has none. The best of the tries needs a perfect judge.",
         attempts(found, [len(pair.seeds) for pair in found.equal]),
         columns,
         tuple(rows),

@@ -30,6 +30,16 @@ from agon.report.published import CLAIMS, Claim
 SMOOTHED = 10
 """Steps that a length curve is averaged over."""
 
+VOTERS: tuple[tuple[str, Reported], ...] = (
+    ("base", "base"),
+    ("grpo", "alone"),
+    ("grpo-2n", "alone"),
+    ("self-refine", "alone"),
+    ("cooperative", "cascade"),
+    ("agon", "cascade"),
+)
+"""Systems whose votes are drawn, by arm and word."""
+
 REFERENCES = {
     "grpo-2n": "grpo",
     "self-refine": "grpo",
@@ -54,7 +64,7 @@ class Findings:
         waiting: Primary contrasts without a common seed.
         squares: Competition x exchange under each reading.
         claims: The paper's orderings held against the results.
-        votes: Votes of some systems by (arm, word of `Reported`).
+        votes: Votes of `VOTERS`.
         equal: Two passes against votes at equal tokens.
         curves: Dev accuracy over training by arm.
         changes: Conversions and regressions by direction.
@@ -114,8 +124,7 @@ def find(matrix: Matrix) -> Findings:
         squares=tuple(square(arms, reading) for reading in READINGS),
         claims=tuple((claim, _claim(arms, claim)) for claim in CLAIMS),
         votes={
-            (arm, word): vote_points(runs, word) for arm, runs in arms.items()
-            for word in protocols(runs)
+            (arm, word): vote_points(arms[arm], word) for arm, word in VOTERS if arm in arms
         },
         equal=tuple(_equal(arms)),
         curves=_curves(arms),

@@ -186,7 +186,10 @@ def render(found: Findings, made: Sequence[Section], rounds: Rounds) -> str:
         chart.name: {
             "number": numbers[chart.name],
             "panels": [Markup(svg) for svg in inline_panels(chart, styles)],
-            "keys": [(key.name, Markup(inline_key(key, styles))) for key in chart.keys],
+            "keys": [
+                (key.name, Markup(inline_key(key, f"{chart.name}-key{place}", styles)))
+                for place, key in enumerate(chart.keys)
+            ],
             "wide": len(chart.panels) in (2, 4),
         }
         for section in made

@@ -26,6 +26,8 @@ from agon.report.words import (
 
 def attempts(found: Findings, seeds: list[int]) -> str:
     """The n of figures on the test split."""
+    if not any(seeds):
+        return "no common seed yet"
     return (
         f"{spread(seeds, 'seed')} × {found.problems} test problems × "
         f"{count(found.samples, 'attempt')}"

@@ -21,6 +21,9 @@ MAX_BYTES = 5_000_000
 MAX_CHARACTERS = 4_000
 """Of one reply's text where everything else was not enough."""
 
+FEWEST_CHARACTERS = 20
+"""Texts are not cut shorter, whatever the page's size."""
+
 KINDS = {
     "conversion": "conversion: rival wrong, challenge right",
     "regression": "regression: rival right, challenge wrong",
@@ -75,8 +78,10 @@ def read_rounds(matrix: Matrix, limit: int = MAX_BYTES) -> Rounds:
     kept = _chosen(cells, samples, steps, None)
     if _size(kept) > limit:
         characters = MAX_CHARACTERS
-        while _size(kept := _chosen(cells, samples, steps, characters)) > limit and characters > 50:
+        kept = _chosen(cells, samples, steps, characters)
+        while _size(kept) > limit and characters > FEWEST_CHARACTERS:
             characters //= 2
+            kept = _chosen(cells, samples, steps, characters)
     cut = "" if characters is None else f", texts cut at {characters:,} characters"
     rule = (
         f"{len(kept):,} of the {total:,} rounds of the result files, to keep this page under "

@@ -93,7 +93,9 @@
       return item;
     });
     if (matching.length > PAGE) {
-      items.push(make("div", "more", `${start + 1} to ${start + part.length} of ${matching.length}; go on with next`));
+      const more = make("div", "more", `${start + 1} to ${start + part.length} of ${matching.length}; go on with next`);
+      more.setAttribute("role", "presentation");
+      items.push(more);
     }
     list.replaceChildren(...items);
     if (matching.length) list.setAttribute("aria-activedescendant", `o-${at}`);
@@ -209,6 +211,9 @@
     byId("count").textContent = matching.length
       ? `Round ${at + 1} of ${matching.length.toLocaleString("en")}`
       : "No round matches";
+    // What a screen reader says: the place and the round's head, not all of its text.
+    const head = shown.querySelector("h3");
+    byId("said").textContent = `${byId("count").textContent}${head ? `: ${head.textContent}` : ""}`;
     byId("previous").disabled = at === 0;
     byId("next").disabled = at >= matching.length - 1;
     if (moved !== "first") toHash();
