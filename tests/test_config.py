@@ -191,6 +191,11 @@ IMPOSSIBLE = {
         ("code.seconds=30", "code.total_seconds=20"),
         "code.total_seconds = 20",
     ),
+    "a cap on the sampler's own ratio": (
+        ("objective.importance_cap=2",),
+        'objective.importance_cap needs objective.old_logprobs = "trainer"',
+    ),
+    "vLLM for the embedded model": (("engine.kind=vllm",), "cannot sample the embedded model"),
     "a path for countdown": (("task.path=data.parquet",), "task.path has no meaning"),
 }
 
@@ -369,21 +374,46 @@ def test_a_configuration_survives_json(path: Path) -> None:
 OTHER_VALUES: dict[str, str] = {
     "checkpoint.every": "7",
     "checkpoint.keep": "7",
+    "engine.api_key_variable": "KEY",
+    "engine.folder": "/shared",
+    "engine.gpu_memory": "0.25",
+    "engine.kv_cache_gib": "2.5",
+    "engine.seconds": "60",
+    "engine.urls": '["http://there:8000"]',
     "logging.project": "mine",
+    "model.shard": "true",
     "logging.trackers": '["tensorboard"]',
     "stop.truncated_share": "0.5",
     "stop.unscored_share": "0.25",
     "stop.window": "7",
     "training.device": "cpu",
+    "training.process_timeout": "30.0",
+    "training.wait_timeout": "60.0",
     "training.threads": "1",
     "verifier.workers": "1",
 }
 
 
+SERVERS: dict[str, Any] = {"kind": "vllm-server", "urls": ["http://here:8000"]}
+ENGINES: dict[str, dict[str, Any]] = {
+    "engine.api_key_variable": SERVERS,
+    "engine.folder": SERVERS,
+    "engine.gpu_memory": {"kind": "vllm"},
+    "engine.kv_cache_gib": {"kind": "vllm"},
+    "engine.seconds": SERVERS,
+    "engine.urls": SERVERS,
+}
+"""Engines for which these settings have a meaning."""
+
+
 def test_a_resumed_run_may_change_what_is_no_part_of_the_method() -> None:
     assert set(OTHER_VALUES) == RESUMABLE
-    config = build_config({"sources": {"stop.window": "ours", "adapters.rank": "paper"}})
+    tables = {"sources": {"stop.window": "ours", "adapters.rank": "paper"}}
+    config = build_config(tables)
     for name, value in OTHER_VALUES.items():
+        if name in ENGINES:
+            given = {"model": {"name_or_path": "m"}, "engine": ENGINES[name]}
+            config = build_config(tables | given)
         changed = dict(leaves(change_config(config, [f"{name}={value}"])))
         before = dict(leaves(config))
         assert {key for key in before if before[key] != changed[key]} == {name}

@@ -584,11 +584,13 @@ def test_settings_that_may_change_change_nothing_else(pair: Path, tmp_path: Path
         logging={"project": "other", "trackers": ["tensorboard"]},
         stop={"window": 30, "truncated_share": 1.0, "unscored_share": 1.0},
         verifier={"workers": 1},
-        training={"threads": 1, "device": "cpu"},
+        training={"threads": 1, "device": "cpu", "process_timeout": 30.0, "wait_timeout": 60.0},
     )
     from agon.recipes import RESUMABLE
 
-    assert {change.partition("=")[0] for change in changes[1::2]} == RESUMABLE
+    # What has no meaning in one process that samples by itself is tested where it has.
+    here = {name for name in RESUMABLE if not name.startswith("engine.")} - {"model.shard"}
+    assert {change.partition("=")[0] for change in changes[1::2]} == here
     ended = resume(tmp_path, options=changes)
     assert ended.status == 0, ended.err
     assert_same_run(run, pair)

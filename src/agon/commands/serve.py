@@ -271,6 +271,7 @@ def _upstream(
     options: ServeOptions, language: Language, models: dict[str, Served]
 ) -> tuple[Backend, dict[str, Served]]:
     """The other server; only models whose policies it has are offered."""
+    from agon.serving.models import CASCADE
     from agon.serving.upstream import UpstreamBackend, check_upstream
 
     names = {
@@ -279,8 +280,8 @@ def _upstream(
         if name is not None
     }
     kept = {name: served for name, served in models.items() if set(served.stages) <= names.keys()}
-    if "agon" not in kept:
-        needed = sorted(set(models["agon"].stages))
+    if CASCADE not in kept:
+        needed = sorted(set(models[CASCADE].stages))
         raise ConfigError(
             "--upstream needs the upstream's model names of the pair: give "
             + " and ".join(f"--upstream-{policy}" for policy in needed)

@@ -24,7 +24,7 @@ from agon import process
 from agon.checkpoints import latest_checkpoint, load_checkpoint
 from agon.config import Config, leaves
 from agon.display import Display, caution, say
-from agon.distributed import ALONE, Processes, join, joined
+from agon.distributed import ALONE, Processes, check_launcher, join, joined
 from agon.engines.opening import check_engine
 from agon.errors import ConfigError, DataError, NothingToLearn, Preempted, Unreachable
 from agon.interrupts import Interrupts
@@ -88,6 +88,7 @@ def train(
     if dry_run:
         show_plan(config, overrides, folder, console)
         return 0
+    check_launcher()
     return train_run(config, overrides, folder, resume is not None, console)
 
 

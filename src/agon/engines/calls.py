@@ -19,6 +19,12 @@ from urllib.parse import urlsplit
 
 from agon.errors import EngineError, SamplerLost
 
+_RESUME = (
+    "look at its log, start it again, and continue the run with `agon train --resume RUN` "
+    "(another address with --set engine.urls=...)"
+)
+"""What to do when a server is lost in the middle of a run."""
+
 _SHOWN = 300
 """Characters of an answer that an error shows."""
 
@@ -77,15 +83,18 @@ class Closed(SamplerLost):
 class Caller:
     """One connection to a server."""
 
-    def __init__(self, address: Address, key: str | None, seconds: float) -> None:
+    def __init__(
+        self, address: Address, key: str | None, seconds: float, remedy: str = _RESUME
+    ) -> None:
         """Open nothing yet.
 
         Args:
             address: Of the server.
             key: Its API key.
             seconds: Longest wait for an answer, or for its next part.
+            remedy: What to do where the server is lost, for the error.
         """
-        self._address, self._seconds = address, seconds
+        self._address, self._seconds, self._remedy = address, seconds, remedy
         self._headers = {"Content-Type": "application/json"}
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -204,12 +213,8 @@ class Caller:
         if isinstance(error, AttributeError):
             raise error
         what = (
-            f"did not answer within engine.seconds = {self._seconds:g}"
+            f"did not answer within {self._seconds:g} s (engine.seconds is the longest wait)"
             if isinstance(error, TimeoutError)
             else f"is gone or cannot be reached ({type(error).__name__}: {error})"
         )
-        return SamplerLost(
-            f"the vLLM server at {self._address.url} {what}: look at its log, start it again, and "
-            "continue the run with `agon train --resume RUN` (another address with --set "
-            "engine.urls=...)"
-        )
+        return SamplerLost(f"the vLLM server at {self._address.url} {what}: {self._remedy}")

@@ -64,7 +64,8 @@ def ask_server(url: str, key: str | None, seconds: float) -> Server:
         SamplerLost: It cannot be reached.
         EngineError: It is no vLLM server, or one without run-time LoRA.
     """
-    with Caller(Address.of(url), key, min(seconds, _ASK_SECONDS)) as caller:
+    remedy = f"start it, or set engine.urls to one that runs. Start: {_START}"
+    with Caller(Address.of(url), key, min(seconds, _ASK_SECONDS), remedy) as caller:
         models = _json(caller.get("/v1/models"), url)["data"]
         bases = [model for model in models if not model.get("parent")]
         if not bases or not bases[0].get("max_model_len"):

@@ -73,7 +73,7 @@ def _tries(runs: Mapping[int, Result], word: Reported) -> list[SystemResult]:
 
 
 def _most(tries: Sequence[SystemResult]) -> int:
-    return min(one.votes_PK.shape[1] for one in tries)
+    return min(int(one.votes_PK.shape[1]) for one in tries)
 
 
 def _generated(tries: Sequence[SystemResult]) -> float:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from agon.engines.base import BASE
 from agon.runs import RunFolder
 
+CASCADE = "agon"
+"""The model that is the pair in its chosen direction."""
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -40,7 +43,7 @@ def served_models(policies: int, direction: tuple[tuple[str, str], str]) -> dict
     pairs = [("a", "b"), ("b", "a")] if policies == 2 else [("a", "a")]
     alone = ("a", "b")[:policies]
     models = [
-        Served("agon", stages, why),
+        Served(CASCADE, stages, why),
         *(
             Served("agon-" + "-".join(pair), pair, f"{pair[0]} drafts, {pair[1]} answers")
             for pair in pairs
