@@ -10,6 +10,9 @@ from agon.report.charts import Axes, Chart, Draw, Key, Panel, line_style
 from agon.report.findings import Findings
 from agon.report.words import count, spread
 
+_COMPARED = "agon"
+"""Drawn beside ablations and controls."""
+
 
 def tokens_chart(found: Findings) -> Chart:
     """Accuracy against what an answer costs."""
@@ -103,8 +106,8 @@ def curves_chart(found: Findings) -> Chart | None:
         ),
     ]
     for _, arms in groups[1:]:
-        if arms and "agon" in found.curves:
-            arms.insert(0, "agon")
+        if arms and _COMPARED in found.curves:
+            arms.insert(0, _COMPARED)
 
     def drawer(arms: list[str]) -> Draw:
         def draw(axes: Axes) -> None:
