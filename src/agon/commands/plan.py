@@ -50,7 +50,12 @@ def plan(
         )
     shape, note = read_shape(config.model)
     load = read_workload(config, prompt_tokens, reply_tokens)
-    made = make_plan(config, shape, load, processes, engine, (note,) if note else ())
+    notes = [note] if note else []
+    if engine is None and config.engine.kind != TORCH:
+        engine = VLLM_ENGINE
+    if config.engine.kind == "vllm-server":
+        notes.append("vLLM is counted on the trainer's cards, as if its servers ran there")
+    made = make_plan(config, shape, load, processes, engine, tuple(notes))
     if as_json:
         console.print_json(json.dumps(describe(made, chosen)))
     else:
