@@ -16,7 +16,7 @@ class DataError(AgonError):
 
 
 class Unreachable(ConfigError, DataError):
-    """The hub cannot be reached from here; a dry run says so and goes on."""
+    """Something is not to be had here, the hub or vLLM; a dry run says so and goes on."""
 
 
 class AdapterError(AgonError):

@@ -158,10 +158,10 @@ def _checked(
         say(console, isolation)
     for note in check_engine(config):
         say(console, note)
-    if processes.size > 1 and config.engine.kind == "vllm":
+    if processes.size > 1 and config.engine.kind != "torch":
         raise ConfigError(
-            f"engine.kind = 'vllm' samples for one process, but there are {processes.size}: start "
-            "vLLM servers and set engine.kind = 'vllm-server'"
+            f'engine.kind = "{config.engine.kind}" samples for a trainer of one process, but there '
+            f'are {processes.size}: start one, or set engine.kind = "torch"'
         )
     if not resumed and processes.rank == 0:
         folder.check_new()

@@ -40,8 +40,8 @@ def check_engine(config: Config) -> list[str]:
         What there is, a sentence each; nothing for the torch engine.
 
     Raises:
-        ConfigError: vLLM is not installed, the rank is too large for it, or the API key is unset.
-        Unreachable: A server does not answer.
+        ConfigError: The rank is too large for vLLM, or the API key is unset.
+        Unreachable: vLLM is not installed, or a server does not answer.
         EngineError: A server is no vLLM server, or takes no adapters at run time.
     """
     engine = config.engine

