@@ -334,12 +334,24 @@ def experiment_run(
     arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Only this seed; repeatable.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what there is to do.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Cells as Ray tasks: local, auto (this cluster), HOST:PORT."
+        ),
+    ] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores of a cell (with --ray).")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of a cell (with --ray).")] = 0.0,
+    retries: Annotated[
+        int, typer.Option(min=0, help="How often a lost worker's cell begins again (with --ray).")
+    ] = 3,
 ) -> None:
     """Run every cell that has no result file yet; the same command continues."""
     from agon.commands.experiment import run as command
+    from agon.experiments.ray_runner import Resources
 
-    options = (results, runs, jobs, part, arm or [], seed or [], dry_run, _console())
-    raise typer.Exit(command(file, *options))
+    options = (results, runs, jobs, part, arm or [], seed or [], dry_run, _console(), ray)
+    raise typer.Exit(command(file, *options, Resources(cpus, gpus, retries)))
 
 
 @experiment.command("table")

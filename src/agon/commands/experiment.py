@@ -10,6 +10,7 @@ from rich.table import Table
 
 from agon.display import say
 from agon.errors import ConfigError, DataError
+from agon.experiments.ray_runner import Resources, run_on_ray
 from agon.experiments.results import result_path
 from agon.experiments.spec import (
     Cell,
@@ -31,8 +32,13 @@ def run(
     seeds: Sequence[int],
     dry_run: bool,
     console: Console,
+    ray: str | None = None,
+    resources: Resources | None = None,
 ) -> int:
     """Run the cells that have no result file yet, or show them.
+
+    With `ray`, an address, cells are tasks of a Ray cluster, each with `resources`; else they are
+    processes on this machine.
 
     Returns:
         The process's exit status.
@@ -55,6 +61,10 @@ def run(
     if dry_run:
         show(experiment, todo, folders[0], console)
         return 0
+    if ray is not None:
+        if jobs is not None:
+            raise ConfigError("--jobs: with --ray the cluster decides; set --cpus and --gpus")
+        return run_on_ray(chosen, todo, *folders, ray, resources or Resources(), console)
     return run_experiment(path, todo, *folders, jobs or default_jobs(), console)
 
 

@@ -93,7 +93,7 @@ def run_experiment(
                 now = time.monotonic()
                 if process.returncode == 0:
                     plan.seconds.append(now - begun)
-                    _say_done(cell, plan, [now - since for _, since in running.values()], console)
+                    say_done(cell, plan, [now - since for _, since in running.values()], console)
                 elif process.returncode == BUSY:
                     say(console, f"{cell.name}: another process is working on it")
                 else:
@@ -144,7 +144,8 @@ def _start(path: Path, cell: Cell, results: Path, runs: Path) -> subprocess.Pope
         )
 
 
-def _say_done(cell: Cell, plan: Plan, running: Sequence[float], console: Console) -> None:
+def say_done(cell: Cell, plan: Plan, running: Sequence[float], console: Console) -> None:
+    """Say what a cell took, how many are left and for how long."""
     left = plan.left(running)
     words = f"done: {cell.name} in {plan.seconds[-1]:.0f} s"
     count = len(plan.waiting) + len(running)
