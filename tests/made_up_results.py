@@ -70,7 +70,7 @@ def made_up(experiment: Experiment, cell: Cell, draft: str = "") -> dict[str, An
         systems = {name: packed(ids, "->" in name, draw) for name in systems_of(cell.arm)}
         evaluations[split] = {"problems": ids, "samples": SAMPLES, "systems": systems}
     data = {
-        "schema": 1, "experiment": experiment.name, "arm": cell.arm, "seed": cell.seed,
+        "schema": 2, "experiment": experiment.name, "arm": cell.arm, "seed": cell.seed,
         "about": arm.about, "reported": arm.reported, "trained": arm.train, "stopped": None,
         "config": config, "environment": {"torch": "2", "device": "cpu"},
         "evaluations": evaluations, "test_readings": 1,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agon.evaluation.overlap import overlap, own_overlap, shared_errors, votes
+from agon.evaluation.overlap import overlap, shared_errors, votes
 
 
 def test_the_same_errors_overlap_wholly_and_opposite_ones_not_at_all() -> None:
-    first_PK = np.array([[1.0], [0.0], [1.0], [0.0]])
+    first_PK = np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     same = overlap(first_PK, first_PK.copy())
     assert (same.jaccard, same.phi) == (1.0, pytest.approx(1.0))
     other = overlap(first_PK, 1 - first_PK)
@@ -19,10 +19,11 @@ def test_the_same_errors_overlap_wholly_and_opposite_ones_not_at_all() -> None:
 
 def test_phi_is_the_correlation_and_jaccard_the_share_of_common_errors() -> None:
     generator = np.random.default_rng(0)
-    first, second = generator.integers(0, 2, (2, 300, 1)).astype(float)
+    first, second = generator.integers(0, 2, (2, 300, 2)).astype(float)
     found = overlap(first, second)
-    assert found.phi == pytest.approx(np.corrcoef(first[:, 0], second[:, 0])[0, 1])
-    wrong = [set(np.flatnonzero(x[:, 0] == 0)) for x in (first, second)]
+    left, right = first.T.ravel(), second[:, ::-1].T.ravel()
+    assert found.phi == pytest.approx(np.corrcoef(left, right)[0, 1])
+    wrong = [set(np.flatnonzero(x == 0)) for x in (left, right)]
     assert found.jaccard == pytest.approx(len(wrong[0] & wrong[1]) / len(wrong[0] | wrong[1]))
     assert found.first_alone - found.second_alone == pytest.approx(first.mean() - second.mean())
 
@@ -30,10 +31,10 @@ def test_phi_is_the_correlation_and_jaccard_the_share_of_common_errors() -> None
 def test_a_system_is_compared_with_its_other_attempts_and_never_with_the_same_one() -> None:
     """Attempts that are independent given nothing: no overlap beyond chance."""
     rates_PK = np.random.default_rng(1).integers(0, 2, (4000, 2)).astype(float)
-    assert abs(own_overlap(rates_PK).phi) < 0.05
-    assert own_overlap(rates_PK).pairs == 8000
+    assert abs(overlap(rates_PK, rates_PK).phi) < 0.05
+    assert overlap(rates_PK, rates_PK).pairs == 8000
     with pytest.raises(ValueError, match="one attempt"):
-        own_overlap(rates_PK[:, :1])
+        overlap(rates_PK[:, :1], rates_PK)
 
 
 def test_common_difficulty_alone_makes_two_systems_as_alike_as_one_with_itself() -> None:
@@ -42,7 +43,7 @@ def test_common_difficulty_alone_makes_two_systems_as_alike_as_one_with_itself()
     hardness_P = generator.random((3000, 1))
     first_PK = (generator.random((3000, 2)) > hardness_P).astype(float)
     second_PK = (generator.random((3000, 2)) > hardness_P).astype(float)
-    cross, own = overlap(first_PK, second_PK), own_overlap(first_PK)
+    cross, own = overlap(first_PK, second_PK), overlap(first_PK, first_PK)
     assert cross.phi == pytest.approx(own.phi, abs=0.05)
     assert own.phi > 0.2
 
@@ -50,13 +51,22 @@ def test_common_difficulty_alone_makes_two_systems_as_alike_as_one_with_itself()
 def test_unscored_attempts_are_left_out() -> None:
     first_PK = np.array([[1.0, np.nan], [0.0, 1.0]])
     second_PK = np.array([[np.nan, 1.0], [0.0, 0.0]])
-    assert overlap(first_PK, second_PK).pairs == 5
+    assert overlap(first_PK, second_PK).pairs == 3
     with pytest.raises(ValueError, match="no pair"):
-        overlap(np.full((2, 1), np.nan), np.ones((2, 1)))
+        overlap(np.full((2, 2), np.nan), np.ones((2, 2)))
+
+
+def test_attempts_with_the_same_random_numbers_are_never_compared() -> None:
+    """Equal policies whose equal-numbered replies are the same look like one with itself."""
+    draw = np.random.default_rng(4)
+    hardness_P = draw.random((3000, 1))
+    a_PK = (draw.random((3000, 2)) > hardness_P).astype(float)
+    assert overlap(a_PK, a_PK.copy()) == overlap(a_PK, a_PK)
+    assert overlap(a_PK, a_PK.copy()).phi < 0.6
 
 
 def test_without_any_error_there_is_no_overlap_to_tell() -> None:
-    found = overlap(np.ones((3, 1)), np.ones((3, 1)))
+    found = overlap(np.ones((3, 2)), np.ones((3, 2)))
     assert np.isnan(found.jaccard)
     assert np.isnan(found.phi)
 

@@ -81,7 +81,7 @@ def test_the_direction_does_not_look_at_the_test_split(tmp_path: Path) -> None:
         }
         return {"samples": 1, "problems": ["p"], "systems": systems}
 
-    data = {"schema": 1, "arm": "agon", "seed": 3}
+    data = {"schema": 2, "arm": "agon", "seed": 3}
     data["evaluations"] = {"dev": split("b->a"), "test": split("a->b")}
     path = tmp_path / "agon--seed3.json"
     write_result(path, data)

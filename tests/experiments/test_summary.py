@@ -48,7 +48,7 @@ def result(arm: str, seed: int, rights: dict[str, int], reported: str) -> Result
         for place, name in enumerate(rights)
     }
     data = {
-        "schema": 1, "arm": arm, "seed": seed, "about": f"about {arm}", "reported": reported,
+        "schema": 2, "arm": arm, "seed": seed, "about": f"about {arm}", "reported": reported,
         "stopped": None, "rollouts": 96,
         "evaluations": {
             "dev": {"samples": 1, "problems": PROBLEMS, "systems": dev},

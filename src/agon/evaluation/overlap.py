@@ -38,32 +38,23 @@ class Overlap:
 
 
 def overlap(first_PK: np.ndarray, second_PK: np.ndarray) -> Overlap:
-    """Compare two systems at the same problems, every attempt of one with every one of the other.
+    """Compare two systems' attempts at the same problems, or one system's with each other.
+
+    Attempts of one number are drawn with the same random numbers by every policy: policies that are
+    near each other write the same reply. So every attempt is compared with those of other numbers
+    alone, across policies no more than within one, and what is left is the policies' own.
 
     Args:
         first_PK: 1 right, 0 wrong, nan unscored.
-        second_PK: The other's.
+        second_PK: The other's, or the same.
 
     Raises:
-        ValueError: No pair of attempts is scored.
+        ValueError: There is one attempt alone at each problem, or no pair is scored.
     """
+    if min(first_PK.shape[1], second_PK.shape[1]) < 2:
+        raise ValueError("one attempt at a problem cannot be compared with another sample")
     pairs = product(range(first_PK.shape[1]), range(second_PK.shape[1]))
-    return _compared([(first_PK[:, i], second_PK[:, j]) for i, j in pairs])
-
-
-def own_overlap(rates_PK: np.ndarray) -> Overlap:
-    """Compare a system's attempts at a problem with each other, in both orders.
-
-    Args:
-        rates_PK: 1 right, 0 wrong, nan unscored.
-
-    Raises:
-        ValueError: There is one attempt alone, or no pair is scored.
-    """
-    if rates_PK.shape[1] < 2:
-        raise ValueError("one attempt at a problem cannot be compared with itself")
-    pairs = permutations(range(rates_PK.shape[1]), 2)
-    return _compared([(rates_PK[:, i], rates_PK[:, j]) for i, j in pairs])
+    return _compared([(first_PK[:, i], second_PK[:, j]) for i, j in pairs if i != j])
 
 
 def _compared(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Overlap:
@@ -106,9 +97,7 @@ class Shared:
 def shared_errors(pairs_S: Sequence[tuple[np.ndarray, np.ndarray]], seed: int = 0) -> Shared:
     """Compare two policies' error overlap with their own, over the runs of an arm.
 
-    Attempts of one number are drawn with the same random numbers by every policy, so they are never
-    compared with each other, across policies no more than within one: `across` and `within` differ
-    in the policies alone.
+    Attempts of one number are never compared, as in `overlap`.
 
     Args:
         pairs_S: For each seed both policies' outcomes at the same problems, each (P, K) with K of

@@ -1,9 +1,7 @@
 """Blind spots of an arm's two policies: over training on dev, and at its end on test.
 
-The snapshots in the result files compare every attempt of one policy with every one of the other,
-equal numbers among them, which are drawn with the same random numbers: they overstate how alike two
-policies are, most of all at the start. At the end, on test, attempts of unlike numbers alone are
-compared, so there the two policies can be told from two samples of one.
+Snapshots and test compare attempts of unlike numbers alone, which share no random numbers, so that
+two policies can be told from two samples of one. The test's overlap has an interval besides.
 """
 
 from __future__ import annotations

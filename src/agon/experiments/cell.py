@@ -27,7 +27,7 @@ from agon.display import caution, say
 from agon.engines.base import BASE, Sampling
 from agon.errors import DataError, NothingToLearn
 from agon.evaluation.divergence import Reply, mean_token_kl
-from agon.evaluation.overlap import Overlap, overlap, own_overlap
+from agon.evaluation.overlap import overlap
 from agon.evaluation.protocols import Attempt, System, controls, evaluate, standard_systems
 from agon.experiments.results import (
     SCHEMA,
@@ -270,11 +270,7 @@ def blind_spots(workshop: Workshop, config: Config, problems: Sequence[Problem])
 
 def _overlap(first: SystemResult, second: SystemResult) -> dict[str, float | None]:
     """For the file, in which an undefined figure is null."""
-    found: Overlap = (
-        own_overlap(first.outcomes_PK)
-        if first is second
-        else overlap(first.outcomes_PK, second.outcomes_PK)
-    )
+    found = overlap(first.outcomes_PK, second.outcomes_PK)
     return {key: None if np.isnan(value) else value for key, value in asdict(found).items()}
 
 

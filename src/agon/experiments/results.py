@@ -24,7 +24,9 @@ from agon.experiments.spec import Cell, Reported
 from agon.records import Outcome
 from agon.runs import write_atomically
 
-SCHEMA = 1
+SCHEMA = 2
+"""1 compared attempts of equal numbers in the snapshots' error overlap too."""
+
 _LETTERS = {Outcome.RIGHT: "1", Outcome.WRONG: "0", Outcome.UNSCORED: "u"}
 _VALUES = {"1": 1.0, "0": 0.0, "u": np.nan}
 

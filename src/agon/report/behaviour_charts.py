@@ -90,7 +90,7 @@ def blind_spots_chart(found: Findings) -> Chart | None:
         return draw
 
     problems = [
-        shot["overlap"]["a|b"]["pairs"] // 4
+        shot["overlap"]["a|b"]["pairs"] // 2
         for run in found.matrix.arms[shown[0]].values()
         for shot in run.data["snapshots"]
     ]

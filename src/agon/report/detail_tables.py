@@ -211,10 +211,9 @@ def blind_spots_table(found: Findings) -> Table | None:
     )
     return Table(
         "blind-spots",
-        "Error overlap of a and b beside that of two samples of one adapter (mean of both). On "
-        "test no two attempts that were drawn with the same random numbers are compared; the "
-        "snapshots' φ of a and b counts those too, which raises it. Distance and cosine are of "
-        "the weight changes.",
+        "Error overlap of a and b beside that of two samples of one adapter (mean of both). No "
+        "two attempts that were drawn with the same random numbers are compared. Distance and "
+        "cosine are of the weight changes.",
         attempts(found, [len(spot.seeds) for spot in found.spots]),
         columns,
         tuple(Row(_spot(spot)) for spot in found.spots),
