@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import mirror
 import pytest
 import torch
 
+import mirror
 import models
 from agon.engines.adapter_store import AdapterStore, choose_place
 from agon.engines.base import Sampling
