@@ -92,7 +92,7 @@ def test_the_sampler_gives_the_log_probabilities_of_a_plain_forward_and_folds_no
     config = load_recipe(RECIPE, ["model.quantization=nf4", "training.device=cpu"])
     workshop = open_workshop(config, read_language(config))
     try:
-        assert workshop.table.engine._folded is None  # type: ignore[attr-defined]
+        assert not workshop.table.engine._folded  # type: ignore[attr-defined]
         before = models.digests(workshop.policies)
         prompt = workshop.language.prompter.plain(
             Problem("p", "Use 2, 3 and 4 to reach 24.", "", "countdown")
